@@ -1,9 +1,9 @@
 """Sign conflict: how often two deltas push one entry of a weight in opposite directions.
 
-The share is taken from a block of rows × columns, which 64 rows settle to a fraction of a per cent. Two Gaussian
-deltas of cosine ρ disagree on `arccos(ρ) / π` of all signs by chance alone, so unrelated LoRAs sit near one half
-and only the excess over that baseline says something; opposition, ρ < 0, is a finding of its own
-(`design.md` §3, `spec/engine.md` §4.2).
+The share is taken from a block of rows × columns, which 64 rows settle to a fraction of a per cent. Two
+Gaussian deltas of cosine ρ disagree on `arccos(ρ) / π` of all signs by chance alone, so unrelated LoRAs sit
+near one half and only the excess over that baseline says something; opposition, ρ < 0, is a finding of its
+own (`design.md` §3, `spec/engine.md` §4.2).
 """
 
 from collections.abc import Sequence

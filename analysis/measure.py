@@ -51,10 +51,12 @@ def _not_finite(stack: Stack, group: Group, deltas: list[LowRank]) -> FileError:
             bad = int((~torch.isfinite(factor.float())).sum())
             if bad:
                 return FileError(
-                    f"`{name}` of `{file.label}` has {bad:,} values in its {role} factor that are NaN or infinite; the"
+                    f"`{name}` of `{file.label}` has {bad:,} values in its {role} factor that are NaN or"
+                    f" infinite; the"
                     " training broke or the file is damaged. Take it out of the stack, or get it again."
                 )
     return FileError(
-        f"The values on {group.target} are too large for float32; one of the files is damaged. `lora-alloy inspect`"
+        f"The values on {group.target} are too large for float32; one of the files is damaged. `lora-alloy"
+        f" inspect`"
         " shows them one by one."
     )

@@ -1,7 +1,7 @@
 """Norms, dot products and cosines of deltas, exact from their factors.
 
-`⟨Δ_i, Δ_j⟩ = scale_i · scale_j · Σ (U_iᵀU_j) ∘ (D_i D_jᵀ)`: the cost is that of `(o + i) · R²`, not of `o · i`
-(`design.md` §1.1). Products are float32, sums float64.
+`⟨Δ_i, Δ_j⟩ = scale_i · scale_j · Σ (U_iᵀU_j) ∘ (D_i D_jᵀ)`: the cost is that of `(o + i) · R²`, not of `o ·
+i` (`design.md` §1.1). Products are float32, sums float64.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,8 @@ class Measured:
         gram: `(n, n)` float64, dot products of the deltas at strength 1.
         size: the number of entries of the weight.
         conflict: `(n, n)` float64, the share of entries with opposite signs; None if it was not sampled.
-        overlap: `(n, n)` float64, [a, b] the share of a's energy in b's leading subspace; None if not asked for.
+        overlap: `(n, n)` float64, [a, b] the share of a's energy in b's leading subspace; None if not asked
+        for.
         effective_rank: per delta, the exponential of the entropy of its spectrum; empty if not asked for.
     """
 

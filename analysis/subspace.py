@@ -21,7 +21,7 @@ class Spectrum:
 
     @property
     def effective_rank(self) -> float:
-        """The exponential of the entropy of the singular values (Roy and Vetterli, 2007); 0 for a zero delta."""
+        """Exponential of the entropy of the singular values (Roy and Vetterli, 2007); 0 for a zero delta."""
         total = float(self.values.sum())
         if total <= 0:
             return 0.0
@@ -42,8 +42,8 @@ def overlap(deltas: Sequence[LowRank], spectra: Sequence[Spectrum], gram: Tensor
     """How much of each delta lies in the others' leading subspaces.
 
     Returns:
-        `(n, n)` float64: [a, b] is the share of a's energy in b's leading `LEADING` left and right directions,
-        the mean of both sides; 1 on the diagonal of a delta of that rank.
+        `(n, n)` float64: [a, b] is the share of a's energy in b's leading `LEADING` left and right
+        directions, the mean of both sides; 1 on the diagonal of a delta of that rank.
     """
     shares = torch.zeros(len(deltas), len(deltas), dtype=torch.float64)
     for a, delta in enumerate(deltas):

@@ -50,7 +50,8 @@ class LowRank:
 
 
 def stacked(pieces: Sequence[LowRank], coefficients: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Factors of `Σ coefficient · delta`, exact: `up (o, R)`, `down (R, i)`, float32, `R` the sum of the ranks.
+    """Factors of `Σ coefficient · delta`, exact: `up (o, R)`, `down (R, i)`, float32, `R` the sum of the
+    ranks.
 
     Each piece's factor is shared between its up and its down so that both have entries of a like size, the
     down's share being a power of two: half precision then neither overflows nor runs into subnormal numbers.

@@ -39,7 +39,7 @@ class LoraFile:
         modules: name in the file → module, in the file's order.
         unread: modules that are recognised but not read, with the reason.
         accounts: one for every tensor of the file.
-        family: the model family its names and shapes belong to, or None.
+        families: the model families its names and shapes may belong to, the likeliest first.
     """
 
     def __init__(self, label: str, path: Path | None, tensors: TensorFile, sha256: str | None = None) -> None:
@@ -53,7 +53,7 @@ class LoraFile:
             name: (module.roles["up"].shape, module.roles["down"].shape)
             for name, module in self.modules.items()
         }
-        self.family = keys.detect(shapes)
+        self.families = keys.candidates(shapes)
 
     @cached_property
     def sha256(self) -> str:
@@ -177,12 +177,14 @@ def _not_a_lora(label: str, tensors: TensorFile) -> FileError:
         return FileError(f"`{tensors.path}` holds no tensors at all; it is damaged. Get it again.")
     if others.looks_like_checkpoint(names):
         return FileError(
-            f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load it as the"
+            f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load"
+            f" it as the"
             " base model, and name a LoRA file here."
         )
     ends = Counter(name.rsplit(".", 1)[-1] for name in names).most_common(3)
     kinds = ", ".join(f"`.{end}` ({count})" for end, count in ends)
     return FileError(
-        f"`{tensors.path}` has no LoRA factors: its {len(names):,} tensors end in {kinds}. It is of a format we do"
+        f"`{tensors.path}` has no LoRA factors: its {len(names):,} tensors end in {kinds}. It is of a"
+        f" format we do"
         " not read, or no LoRA."
     )

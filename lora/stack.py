@@ -1,8 +1,8 @@
 """Entries, strengths, and the targets they share.
 
-A stack is resolved once, from headers: every module of every file is led to a target, fused and split spellings of
-one weight meet on the coarsest common partition, shapes are checked, and everything that does not fit is said in
-one message before any work begins (`design.md` §1.2, §4).
+A stack is resolved once, from headers: every module of every file is led to a target, fused and split
+spellings of one weight meet on the coarsest common partition, shapes are checked, and everything that does
+not fit is said in one message before any work begins (`design.md` §1.2, §4).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,15 +115,12 @@ class Stack:
         return delta if contribution.part is None else delta.part(contribution.part)
 
 
-def build_stack(
-    entries: Sequence[Entry], model: Model | None = None, split_fused: bool = False, partial: bool = False
-) -> Stack:
+def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: bool = False) -> Stack:
     """Resolve entries into groups of shared targets.
 
     Args:
         entries: at least one.
         model: what the host knows of the base model; None resolves by family, or by module name alone.
-        split_fused: take fused weights apart into their named parts even where nobody asks for it.
         partial: go on without the modules that are not read; otherwise they stop the merge.
 
     Raises:
@@ -135,7 +132,7 @@ def build_stack(
         raise StackError("The stack is empty: name at least one LoRA with a strength other than 0.")
     _refuse_unread(kept, partial, notes)
     family = _common_family(kept)
-    table = _Table(family, model, split_fused)
+    table = _Table(family, model)
     for index, entry in enumerate(kept):
         table.add(index, entry)
     groups = table.groups(kept)
@@ -195,12 +192,14 @@ def _refuse_unread(entries: Sequence[Entry], partial: bool, notes: list[str]) ->
             total = len(unread) + len(entry.file.modules)
             first = unread[0]
             sentences.append(
-                f"`{entry.file.label}`: {len(unread)} of {total} modules are not read; `{first.name}` {first.text}"
+                f"`{entry.file.label}`: {len(unread)} of {total} modules are not read; `{first.name}`"
+                f" {first.text}"
             )
         odd = [account.tensor for account in entry.file.accounts if account.state == "unknown"]
         if odd:
             notes.append(
-                f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first `{odd[0]}`; they are"
+                f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first `{odd[0]}`;"
+                f" they are"
                 " left out."
             )
     if sentences and not partial:
@@ -213,31 +212,32 @@ def _refuse_unread(entries: Sequence[Entry], partial: bool, notes: list[str]) ->
 
 
 def _common_family(entries: Sequence[Entry]) -> Family | None:
-    found: dict[str, list[str]] = {}
-    by_key: dict[str, Family] = {}
-    for entry in entries:
-        if entry.file.family is not None:
-            found.setdefault(entry.file.family.key, []).append(entry.file.label)
-            by_key[entry.file.family.key] = entry.file.family
-    if len(found) > 1:
-        sides = "; ".join(
-            f"{by_key[key].title}: {', '.join(f'`{label}`' for label in labels)}"
-            for key, labels in sorted(found.items())
-        )
-        raise StackError(
-            f"The stack mixes LoRAs of {len(found)} model families, which cannot be merged. {sides}. Keep the LoRAs of"
-            " one family."
-        )
-    return next(iter(by_key.values()), None)
+    """The family that every entry may belong to; entries of unknown families go with any."""
+    telling = [entry for entry in entries if entry.file.families]
+    if not telling:
+        return None
+    common = list(telling[0].file.families)
+    for entry in telling[1:]:
+        common = [family for family in common if family in entry.file.families]
+    if common:
+        return common[0]
+    sides: dict[str, list[str]] = {}
+    for entry in telling:
+        sides.setdefault(entry.file.families[0].title, []).append(f"`{entry.file.label}`")
+    found = "; ".join(f"{title}: {', '.join(labels)}" for title, labels in sorted(sides.items()))
+    raise StackError(
+        f"The stack mixes LoRAs of {len(sides)} model families, which cannot be merged. {found}. Keep the"
+        f" LoRAs of"
+        " one family."
+    )
 
 
 class _Table:
     """Contributions by weight, before partitions are settled."""
 
-    def __init__(self, family: Family | None, model: Model | None, split_fused: bool) -> None:
+    def __init__(self, family: Family | None, model: Model | None) -> None:
         self.family = family
         self.model = model
-        self.split_fused = split_fused
         self.spellings: dict[Target, str] = {}
         self.unmatched: list[list[str]] = []
         self._weights: dict[str, list[tuple[Part | None, Contribution]]] = {}
@@ -281,7 +281,8 @@ class _Table:
         if one.scale == other.scale and one.up.equal(other.up) and one.down.equal(other.down):
             return
         self._problems.append(
-            f"`{first.name}` and `{second.name}` of `{file.label}` are the same target, {target}, with different"
+            f"`{first.name}` and `{second.name}` of `{file.label}` are the same target, {target}, with"
+            f" different"
             " values"
         )
 
@@ -308,7 +309,8 @@ class _Table:
             shown = "; ".join(self._problems[:SHOWN])
             more = f"; and {len(self._problems) - SHOWN} more" if len(self._problems) > SHOWN else ""
             raise StackError(
-                f"The stack does not fit together: {shown}{more}. These LoRAs are for different models, or damaged;"
+                f"The stack does not fit together: {shown}{more}. These LoRAs are for different models, or"
+                f" damaged;"
                 " keep those of one model."
             )
         order = sorted(groups, key=lambda group: (group.target.is_clip, _natural(group.target)))
@@ -333,11 +335,9 @@ class _Table:
     def _cells(self, weight: str, found: Sequence[tuple[Part | None, Contribution]]) -> list[Part | None]:
         given = {part for part, _ in found}
         rows = next((contribution.module.shape[0] for part, contribution in found if part is None), None)
-        if given == {None} and not self.split_fused:
+        if given == {None}:
             return [None]
         named = keys.parts(weight, rows, self.family) if rows and self.family else None
-        if given == {None}:
-            return list(named) if named else [None]
         axes = {part.axis for part in given if part}
         if len(axes) > 1:
             self._problems.append(f"`{weight}` is split by rows in one file and by columns in another")
@@ -401,7 +401,8 @@ def _report_unmatched(
             continue
         share = len(names) / len(entry.file.modules)
         notes.append(
-            f"`{entry.file.label}`: {len(names)} of {len(entry.file.modules)} modules ({share:.0%}) have no place in"
+            f"`{entry.file.label}`: {len(names)} of {len(entry.file.modules)} modules ({share:.0%}) have no"
+            f" place in"
             f" this model and are left out, the first `{names[0]}`."
         )
 
@@ -411,6 +412,7 @@ def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model 
     found = f"LoRAs for {family.title}" if family else "modules such as"
     where = "the model has none of their targets" if model else "no target is left"
     return (
-        f"Nothing can be merged: the stack holds {found} (`{first}`), and {where}. Load the model these LoRAs were"
+        f"Nothing can be merged: the stack holds {found} (`{first}`), and {where}. Load the model these"
+        f" LoRAs were"
         " trained for."
     )

@@ -1,4 +1,5 @@
-"""One on-disk format each. A format splits tensor names into module and role, recognises its own, and loads it.
+"""One on-disk format each. A format splits tensor names into module and role, recognises its own, and loads
+it.
 
 First to recognise wins. What no format here claims is told apart into *known* (another format's tensor) and
 *unknown*; nothing passes unmentioned.

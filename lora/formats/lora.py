@@ -99,7 +99,8 @@ def load(module: Module, tensors: TensorFile) -> LowRank:
     for factor, role in ((up, "up"), (down, "down")):
         if not factor.is_floating_point():
             raise FileError(
-                f"`{roles[role].name}` of `{tensors.path}` holds {factor.dtype}, not floating-point numbers; the"
+                f"`{roles[role].name}` of `{tensors.path}` holds {factor.dtype}, not floating-point"
+                f" numbers; the"
                 " file is damaged or of another format."
             )
     if "mid" in roles:

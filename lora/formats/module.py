@@ -1,7 +1,7 @@
 """A module as its header describes it: names, shapes, dtypes; no values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from ...core.tensorfile import TensorInfo
 
@@ -16,15 +16,13 @@ class Module:
         roles: role → tensor; `up`, `down`, and if stored `mid`, `alpha`.
         rank: the inner size.
         shape: of the delta, `(o, *rest)`.
-        unused: roles of the module that are known but add nothing, with the reason.
     """
 
     name: str
     format: str
-    roles: MappingProxyType[str, TensorInfo]
+    roles: Mapping[str, TensorInfo]
     rank: int
     shape: tuple[int, ...]
-    unused: MappingProxyType[str, str] = MappingProxyType({})
 
     @property
     def dtype(self) -> str:

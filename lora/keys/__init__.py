@@ -3,7 +3,7 @@
 from .detection import candidates, detect
 from .names import Family, KeyMap
 from .reading import loose_name, resolve
-from .table import FAMILIES, NAMINGS, family, key_map, parts, spell
+from .table import FAMILIES, NAMINGS, family, key_map, parts, rows, spell
 
 __all__ = [
     "FAMILIES",
@@ -17,5 +17,6 @@ __all__ = [
     "loose_name",
     "parts",
     "resolve",
+    "rows",
     "spell",
 ]

@@ -78,6 +78,18 @@ def parts(target_weight: str, rows: int, family: Family | None) -> tuple[Part, .
     return None if family is None else _BY_KEY[family.key].parts(target_weight, rows)
 
 
+def rows(target_weight: str, family: Family) -> int:
+    """The height of a fused weight of a family, from the parts that are named; 0 if it is not fused."""
+    return max(
+        (
+            target.part.start + target.part.length
+            for target in names_of(family)
+            if target.weight == target_weight and target.part is not None
+        ),
+        default=0,
+    )
+
+
 def spell(target: Target, naming: str, family: Family | None) -> str | None:
     """The module name under which a file in `naming` holds `target`; `resolve` leads back from it.
 
@@ -115,7 +127,7 @@ def _is_loose(weight: str) -> bool:
 
 
 def _flattened(weight: str) -> str | None:
-    """The name that kohya's rule gives a weight of any architecture; None for text encoders without a number."""
+    """The name kohya's rule gives a weight of any architecture; None for text encoders without a number."""
     if not weight.startswith(TEXT_ENCODERS):
         return "lora_unet_" + flat(weight.removeprefix(MODEL))
     encoder, _, path = weight.removeprefix(TEXT_ENCODERS).partition(".")

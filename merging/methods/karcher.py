@@ -1,7 +1,7 @@
 """Karcher mean: the point of the sphere nearest to all directions, at the parts' mean length.
 
-The order-free form of SLERP for any number of LoRAs (Grove and Karcher, 1973; `spec/newer-features.md` §2.5). All
-steps stay in the span of the deltas, so the Gram matrix is enough and the result is exact in factors.
+The order-free form of SLERP for any number of LoRAs (Grove and Karcher, 1973; `spec/newer-features.md` §2.5).
+All steps stay in the span of the deltas, so the Gram matrix is enough and the result is exact in factors.
 """
 
 import torch
@@ -22,8 +22,8 @@ def coefficients(gram: Tensor, strengths: Tensor) -> Tensor:
         strengths: `(n,)` float64, none 0.
 
     Returns:
-        `(n,)`; the combination's norm is the weighted mean of the parts' norms. Where the parts all but cancel,
-        those of the weighted average.
+        `(n,)`; the combination's norm is the weighted mean of the parts' norms. Where the parts all but
+        cancel, those of the weighted average.
     """
     turned, shares, signs = signed(gram, strengths)
     norms = turned.diagonal().clamp(min=0).sqrt()

@@ -1,9 +1,9 @@
-"""What SLERP and the Karcher mean share: directions and lengths of deltas that are known by their Gram matrix."""
+"""What SLERP and the Karcher mean share: directions and lengths of deltas, known by their Gram matrix."""
 
 import torch
 from torch import Tensor
 
-# Combined norm over the norms of the parts below which a blend is what is left of a cancellation (`design.md` §3).
+# Combined norm over the norms of the parts; below, a blend is the rest of a cancellation (`design.md` §3).
 ANTIPODAL = 0.05
 
 
