@@ -8,6 +8,7 @@ from torch import Tensor
 from ..core.errors import ProofError, RecipeError
 from ..core.linalg import truncate
 from ..core.progress import Progress, silent, told
+from ..core.threads import one_thread
 from ..lora.factors import stacked
 from ..lora.stack import Group, Stack
 from .patch import Patch
@@ -35,7 +36,9 @@ def execute(stack: Stack, plan: Plan, progress: Progress = silent) -> Iterator[P
     dtype = output_dtype(stack, plan)
     pairs = zip(stack.groups, plan.targets, strict=True)
     for group, target in told(pairs, len(plan.targets), "merge", progress):
-        yield _patch(stack, group, target, plan, dtype)
+        with one_thread():
+            patch = _patch(stack, group, target, plan, dtype)
+        yield patch
 
 
 def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
