@@ -5,10 +5,10 @@ from math import acos, pi, sqrt
 import numpy as np
 import pytest
 import torch
-from lora_alloy_testing.builders import Factors, file_of, noise
 
 from lora_alloy.analysis.conflict import COLUMNS, ROWS, baseline, sign_conflict
 from lora_alloy.lora.factors import LowRank
+from lora_alloy_testing.builders import Factors, file_of, noise
 
 NAME = "lora_unet_blocks_0_attn_q"
 
@@ -32,7 +32,9 @@ def test_a_weight_no_larger_than_the_sample_is_counted_exactly(shape):
         assert found[a, a] == 0
         for b in range(3):
             if a != b:
-                assert found[a, b] == pytest.approx(dense_share(factors[a].delta, factors[b].delta), abs=1e-12)
+                assert found[a, b] == pytest.approx(
+                    dense_share(factors[a].delta, factors[b].delta), abs=1e-12
+                )
 
 
 @pytest.mark.parametrize("mixture", [-0.9, -0.3, 0.0, 0.5, 0.95])

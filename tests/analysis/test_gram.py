@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from lora_alloy_testing.builders import Factors, entry_of, file_of, noise, stack_of, write_lora
 
 from lora_alloy.analysis.measure import measure
 from lora_alloy.analysis.similarity import cosines, gram_matrix
 from lora_alloy.core.errors import FileError
 from lora_alloy.lora.factors import LowRank
 from lora_alloy.lora.target import Part
+from lora_alloy_testing.builders import Factors, entry_of, file_of, noise, stack_of, write_lora
 
 NAME = "lora_unet_blocks_0_attn_q"
 
@@ -39,8 +39,13 @@ KINDS = {
     "convolution 3x3": [noise((12, 8, 3, 3), 4, seed=n) for n in range(3)],
     "convolution 1x1": [noise((12, 8, 1, 1), 4, seed=n) for n in range(3)],
     "three-dimensional convolution": [noise((6, 5, 2, 3, 3), 4, seed=n) for n in range(2)],
-    "with a Tucker mid": [noise((12, 8, 3, 3), 4, seed=n, has_mid=True, size=0.5, alpha=2.0) for n in range(3)],
-    "with and without a mid": [noise((12, 8, 3, 3), 4, seed=1), noise((12, 8, 3, 3), 2, seed=2, has_mid=True)],
+    "with a Tucker mid": [
+        noise((12, 8, 3, 3), 4, seed=n, has_mid=True, size=0.5, alpha=2.0) for n in range(3)
+    ],
+    "with and without a mid": [
+        noise((12, 8, 3, 3), 4, seed=1),
+        noise((12, 8, 3, 3), 2, seed=2, has_mid=True),
+    ],
     "in half precision": [noise((24, 16), 4, seed=n, dtype=torch.float16) for n in range(3)],
     "in bfloat16": [noise((24, 16), 4, seed=n, dtype=torch.bfloat16) for n in range(3)],
     "in float64": [noise((24, 16), 4, seed=n, dtype=torch.float64) for n in range(3)],
@@ -145,5 +150,7 @@ def test_values_that_are_not_finite_are_refused_with_file_module_and_count(value
     getattr(broken, role)[2, 1] = value
     path = write_lora(tmp_path / "broken.safetensors", {NAME: broken})
     stack = stack_of(entry_of(path), {NAME: noise((24, 16), 4, seed=2)})
-    with pytest.raises(FileError, match=rf"`{NAME}` of `broken.safetensors` has 1 values in its {role} factor"):
+    with pytest.raises(
+        FileError, match=rf"`{NAME}` of `broken.safetensors` has 1 values in its {role} factor"
+    ):
         measure(stack)

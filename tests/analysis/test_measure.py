@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from lora_alloy_testing.builders import TOY, stack_of, toy_lora
 
 from lora_alloy.analysis.blocks import block_of
 from lora_alloy.analysis.measure import measure
 from lora_alloy.lora.target import Part, Target
+from lora_alloy_testing.builders import TOY, stack_of, toy_lora
 
 
 def test_every_group_is_measured_once_and_in_order():

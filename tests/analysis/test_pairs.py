@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lora_alloy_testing.builders import TOY, Factors, entry_of, noise, on_targets, toy_lora, write_lora
-from lora_alloy_testing.reference import Voice, dot, norm
 
 from lora_alloy.analysis.measure import measure
 from lora_alloy.analysis.pairs import Pair, pairs
 from lora_alloy.lora.stack import Entry, build_stack
+from lora_alloy_testing.builders import TOY, Factors, entry_of, noise, on_targets, toy_lora, write_lora
+from lora_alloy_testing.reference import Voice, dot, norm
 
 FIRST = next(iter(TOY))
 
@@ -45,7 +45,8 @@ def test_every_pair_is_what_the_dense_deltas_say(tmp_path: Path):
     loras[3][FIRST] = loras[0][FIRST].times(0.5)
     strengths = [(1.0, 0.5), (-0.7, None), (0.4, 0.0), (1.2, -1.0)]
     entries = [
-        entry_of(write_lora(tmp_path / f"{n}.safetensors", lora), *strengths[n]) for n, lora in enumerate(loras)
+        entry_of(write_lora(tmp_path / f"{n}.safetensors", lora), *strengths[n])
+        for n, lora in enumerate(loras)
     ]
     voices = [Voice(on_targets(lora), *strengths[n]) for n, lora in enumerate(loras)]
     found = found_pairs(entries)

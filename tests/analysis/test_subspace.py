@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from lora_alloy_testing.builders import Factors, file_of, noise
 
 from lora_alloy.analysis.similarity import gram_matrix
 from lora_alloy.analysis.subspace import LEADING, overlap, spectrum
 from lora_alloy.lora.factors import LowRank
+from lora_alloy_testing.builders import Factors, file_of, noise
 
 NAME = "lora_unet_blocks_0_attn_q"
 
@@ -53,7 +53,9 @@ def test_the_leading_vectors_are_those_of_the_dense_delta(factors):
     keep = min(LEADING, factors.down.shape[0], *flat(factors).shape)
     left, values, right = np.linalg.svd(flat(factors))
     sharp = values[:keep] - np.append(values, 0)[1 : keep + 1] > 1e-3 * values[0]
-    for place in np.flatnonzero(sharp & (np.diff(np.append(values[0] * 2, values[:keep])) < -1e-3 * values[0])):
+    for place in np.flatnonzero(
+        sharp & (np.diff(np.append(values[0] * 2, values[:keep])) < -1e-3 * values[0])
+    ):
         assert abs(found.left[:, place].double().numpy() @ left[:, place]) == pytest.approx(1, abs=1e-4)
         assert abs(found.right[:, place].double().numpy() @ right[place]) == pytest.approx(1, abs=1e-4)
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from lora_alloy_testing.builders import as_numpy
 from torch import Tensor
 
 from lora_alloy.core.linalg import product_norm, truncate
+from lora_alloy_testing.builders import as_numpy
 
 
 def factors(o: int, i: int, r: int, seed: int = 0, decay: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -74,7 +74,9 @@ def test_a_registry_keeps_its_order_and_takes_hyphens(table):
 
 
 def test_a_registry_suggests_the_nearest_name(table):
-    with pytest.raises(RecipeError, match="No number is called 'tow'. Did you mean 'two'. Known: one_half, two."):
+    with pytest.raises(
+        RecipeError, match="No number is called 'tow'. Did you mean 'two'. Known: one_half, two."
+    ):
         table["tow"]
     with pytest.raises(RecipeError, match="No number is called 'xyz'. Known: one_half, two."):
         table["xyz"]

@@ -12,7 +12,9 @@ from lora_alloy.core.rng import spread
 from lora_alloy.core.threads import one_thread
 
 
-@pytest.mark.parametrize(("count", "size"), [(64, 3072), (5, 6), (64, 65), (1, 10), (512, 12288), (7, 7), (9, 3)])
+@pytest.mark.parametrize(
+    ("count", "size"), [(64, 3072), (5, 6), (64, 65), (1, 10), (512, 12288), (7, 7), (9, 3)]
+)
 def test_places_are_distinct_ascending_and_within_bounds(count, size):
     found = spread(count, size, "a target").tolist()
     assert found == sorted(set(found))

@@ -86,9 +86,7 @@ def pickled(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """Old PyTorch files: today's zip, and the bare pickle of before."""
     folder = tmp_path_factory.mktemp("pickled")
     for is_zip in (True, False):
-        torch.save(
-            {"a": torch.ones(3)}, folder / f"{is_zip}.pt", _use_new_zipfile_serialization=is_zip
-        )
+        torch.save({"a": torch.ones(3)}, folder / f"{is_zip}.pt", _use_new_zipfile_serialization=is_zip)
     return [path.read_bytes() for path in sorted(folder.iterdir())]
 
 

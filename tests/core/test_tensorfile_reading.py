@@ -50,7 +50,9 @@ def test_what_safetensors_writes_is_read_in_every_dtype(name, tmp_path):
 
 def test_tensors_that_lie_askew_are_read_all_the_same(tmp_path):
     """A header of odd length puts every tensor behind it at an odd address."""
-    body = torch.tensor([1.5, -2.0]).numpy().tobytes() + torch.tensor([7], dtype=torch.int64).numpy().tobytes()
+    body = (
+        torch.tensor([1.5, -2.0]).numpy().tobytes() + torch.tensor([7], dtype=torch.int64).numpy().tobytes()
+    )
     header = {"a": entry(0, 8), "b": entry(8, 16, (1,), "I64")}
     for padding in range(9):
         raw = json.dumps(header).encode() + b" " * padding
@@ -119,7 +121,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "seven bytes": (lambda path: path.write_bytes(b"1234567"), "has 7 bytes"),
     "an HTML page": (lambda path: path.write_text("\n <!DOCTYPE html><html>…"), "is a web page"),
     "bare HTML": (lambda path: path.write_text("<html><body>Log in</body></html>"), "is a web page"),
-    "XML": (lambda path: path.write_text('<?xml version="1.0"?><Error>AccessDenied</Error>'), "is a web page"),
+    "XML": (
+        lambda path: path.write_text('<?xml version="1.0"?><Error>AccessDenied</Error>'),
+        "is a web page",
+    ),
     "a Git-LFS pointer": (
         lambda path: path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 9\n"),
         "git lfs pull",
@@ -129,12 +134,24 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a GGUF model": (lambda path: path.write_bytes(b"GGUF" + bytes(40)), "is a GGUF model"),
     "a pickle": (lambda path: path.write_bytes(b"\x80\x04\x95" + bytes(40)), "is a Python pickle"),
     "an old pickle": (lambda path: path.write_bytes(b"\x80\x02}q\x00." + bytes(40)), "is a Python pickle"),
-    "a header longer than the file": (lambda path: raw_file(path, SOUND, bytes(16), 10_000), "announces a header"),
+    "a header longer than the file": (
+        lambda path: raw_file(path, SOUND, bytes(16), 10_000),
+        "announces a header",
+    ),
     "a header of exabytes": (lambda path: raw_file(path, SOUND, bytes(16), 1 << 62), "announces a header"),
-    "a cut body": (lambda path: raw_file(path, SOUND, bytes(12)), "`b` ends 4 bytes behind the end of the file"),
-    "a cut header": (lambda path: raw_file(path, json.dumps(SOUND).encode()[:-9]), "not a sound safetensors file"),
+    "a cut body": (
+        lambda path: raw_file(path, SOUND, bytes(12)),
+        "`b` ends 4 bytes behind the end of the file",
+    ),
+    "a cut header": (
+        lambda path: raw_file(path, json.dumps(SOUND).encode()[:-9]),
+        "not a sound safetensors file",
+    ),
     "a header that is a list": (lambda path: raw_file(path, [1, 2]), "the header is not an object"),
-    "a header that is not text": (lambda path: raw_file(path, b"\xff\xfe{}" * 4), "not a sound safetensors file"),
+    "a header that is not text": (
+        lambda path: raw_file(path, b"\xff\xfe{}" * 4),
+        "not a sound safetensors file",
+    ),
     "a nested header": (lambda path: raw_file(path, b"[" * 200_000), "nested beyond reason|not a sound"),
     "overlapping offsets": (
         lambda path: raw_file(path, {"a": entry(0, 8), "b": entry(4, 12)}, bytes(16)),
@@ -148,7 +165,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: raw_file(path, {"a": entry(8, 0)}, bytes(16)),
         "`a` ends before it begins",
     ),
-    "a negative beginning": (lambda path: raw_file(path, {"a": entry(-8, 0)}, bytes(16)), "ends before it begins"),
+    "a negative beginning": (
+        lambda path: raw_file(path, {"a": entry(-8, 0)}, bytes(16)),
+        "ends before it begins",
+    ),
     "a shape that does not fill its bytes": (
         lambda path: raw_file(path, {"a": entry(0, 8, (3,))}, bytes(8)),
         "does not fill its 8 bytes",
@@ -174,7 +194,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda path: raw_file(path, {"a": {"dtype": "F32", "shape": [2]}}, bytes(8)),
         "lacks dtype, shape or offsets",
     ),
-    "an entry that is a number": (lambda path: raw_file(path, {"a": 5}, bytes(8)), "lacks dtype, shape or offsets"),
+    "an entry that is a number": (
+        lambda path: raw_file(path, {"a": 5}, bytes(8)),
+        "lacks dtype, shape or offsets",
+    ),
     "a name twice": (
         lambda path: raw_file(path, b'{"a":%s,"a":%s}' % ((json.dumps(entry(0, 8)).encode(),) * 2), bytes(8)),
         "a name stands twice",

@@ -30,7 +30,7 @@ def bits(value: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", DTYPES)
 def test_safetensors_reads_what_we_write_in_every_dtype(name, tmp_path):
     given = {"a": values(DTYPES[name]), "b.c": values(DTYPES[name])[:1], "scalar": values(DTYPES[name])[1, 1]}
-    write_tensors(tmp_path / "x.safetensors", given, {"told": "yes", "été": "ß\n\"quoted\""})
+    write_tensors(tmp_path / "x.safetensors", given, {"told": "yes", "été": 'ß\n"quoted"'})
     found = load_file(tmp_path / "x.safetensors")
     assert found.keys() == given.keys()
     for key, value in given.items():
@@ -38,7 +38,7 @@ def test_safetensors_reads_what_we_write_in_every_dtype(name, tmp_path):
         assert found[key].shape == value.shape
         assert bits(found[key]).equal(bits(value))
     with safe_open(tmp_path / "x.safetensors", "pt") as file:
-        assert file.metadata() == {"told": "yes", "été": "ß\n\"quoted\""}
+        assert file.metadata() == {"told": "yes", "été": 'ß\n"quoted"'}
 
 
 def test_we_read_what_we_write(tmp_path):
@@ -122,7 +122,9 @@ def nothing_but_the_old_file_is_there(folder: Path) -> None:
     assert (folder / "x.safetensors").read_bytes() == OLD
 
 
-@pytest.mark.parametrize("problem", [ProofError("no"), KeyboardInterrupt(), RuntimeError("no"), MemoryError()])
+@pytest.mark.parametrize(
+    "problem", [ProofError("no"), KeyboardInterrupt(), RuntimeError("no"), MemoryError()]
+)
 def test_a_failed_check_leaves_the_old_file_and_nothing_beside_it(problem, tmp_path):
     (tmp_path / "x.safetensors").write_bytes(OLD)
 
@@ -158,14 +160,18 @@ def test_a_full_disk_is_a_sentence_and_leaves_the_old_file(code, call, tmp_path,
     else:
         tensors = {"a": torch.ones(4).as_subclass(Broken)}
         monkeypatch.setattr(Broken, "detach", fails)
-    with pytest.raises(SaveError, match=f"x.safetensors` cannot be written .{os.strerror(code)}.; nothing was"):
+    with pytest.raises(
+        SaveError, match=f"x.safetensors` cannot be written .{os.strerror(code)}.; nothing was"
+    ):
         write_tensors(tmp_path / "x.safetensors", tensors, {})
     nothing_but_the_old_file_is_there(tmp_path)
 
 
 def test_a_check_sees_the_whole_file_before_it_takes_its_place(tmp_path):
     seen: list[dict[str, torch.Tensor]] = []
-    write_tensors(tmp_path / "x.safetensors", {"a": torch.ones(4)}, {}, lambda path: seen.append(load_file(path)))
+    write_tensors(
+        tmp_path / "x.safetensors", {"a": torch.ones(4)}, {}, lambda path: seen.append(load_file(path))
+    )
     assert seen[0]["a"].equal(torch.ones(4))
 
 

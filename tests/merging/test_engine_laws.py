@@ -5,6 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from lora_alloy.lora.stack import Entry
+from lora_alloy.merging.methods import METHODS
+from lora_alloy.merging.presets import PRESETS
+from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing.builders import (
     TOY,
     difference,
@@ -15,11 +20,6 @@ from lora_alloy_testing.builders import (
     toy_lora,
     write_lora,
 )
-
-from lora_alloy.lora.stack import Entry
-from lora_alloy.merging.methods import METHODS
-from lora_alloy.merging.presets import PRESETS
-from lora_alloy.merging.recipe import Recipe
 
 EXACT = 2e-6  # float32 factors, relative to the norm of the target
 
@@ -152,9 +152,7 @@ def test_preserve_adds_exactly_the_lora_on_top_of_the_rest(recipe, strength, fil
 @every_recipe
 def test_two_preserved_loras_alone_simply_add_up(recipe, tmp_path):
     first, second = toy_lora(5), toy_lora(6)
-    paths = [
-        write_lora(tmp_path / f"{n}.safetensors", lora) for n, lora in (("one", first), ("two", second))
-    ]
+    paths = [write_lora(tmp_path / f"{n}.safetensors", lora) for n, lora in (("one", first), ("two", second))]
     found = merged([entry_of(path, 1.5, preserve=True) for path in paths], recipe)
     one, two = on_targets(first), on_targets(second)
     assert largest_difference(found, {target: 1.5 * (one[target] + two[target]) for target in one}) < EXACT
@@ -183,9 +181,7 @@ def test_the_order_of_the_stack_does_not_change_a_single_bit(recipe, count, file
 def test_files_and_tensors_in_memory_are_left_as_they_were(recipe, files):
     before = [path.read_bytes() for path in files]
     given = entries(files, 0.9, -0.5, 0.7)
-    views = [
-        {name: entry.file.tensors.read(name) for name in entry.file.tensors.infos} for entry in given
-    ]
+    views = [{name: entry.file.tensors.read(name) for name in entry.file.tensors.infos} for entry in given]
     copies = [{name: value.clone() for name, value in view.items()} for view in views]
     merged(given, recipe)
     assert [path.read_bytes() for path in files] == before

@@ -4,14 +4,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lora_alloy_testing import reference
-from lora_alloy_testing.builders import TOY, dense, entry_of, largest_difference, on_targets, toy_lora, write_lora
-from lora_alloy_testing.reference import Voice
 
 from lora_alloy.api import Merged, merge
 from lora_alloy.lora.stack import Entry
 from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy_testing import reference
+from lora_alloy_testing.builders import (
+    TOY,
+    dense,
+    entry_of,
+    largest_difference,
+    on_targets,
+    toy_lora,
+    write_lora,
+)
+from lora_alloy_testing.reference import Voice
 
 CLOSE = 3e-6
 STACKS = {
@@ -100,7 +108,9 @@ def test_auto_strength_halves_two_of_the_same_and_leaves_two_opposed_alone(tmp_p
     lora = toy_lora(1, names=list(TOY)[:1])
     pair = [write_lora(tmp_path / f"{n}.safetensors", lora, metadata={"name": n}) for n in "ab"]
     plain = Recipe(method="weighted_sum")
-    assert scales(merge([entry_of(pair[0]), entry_of(pair[1])], plain)) == {"model": pytest.approx(0.5, rel=1e-6)}
+    assert scales(merge([entry_of(pair[0]), entry_of(pair[1])], plain)) == {
+        "model": pytest.approx(0.5, rel=1e-6)
+    }
     assert scales(merge([entry_of(pair[0]), entry_of(pair[1], -1.0)], plain)) == {"model": 1.0}
 
 
@@ -150,7 +160,9 @@ def test_the_global_scale_is_never_louder_than_the_plain_sum(tmp_path):
         recipe = Recipe(method="weighted_sum", global_scale=scale_to)
         result = merge([entry_of(path) for path in pair], recipe)
         one = on_targets(first)
-        assert largest_difference(dense(result), {target: 0.1 * delta for target, delta in one.items()}) < 1e-5
+        assert (
+            largest_difference(dense(result), {target: 0.1 * delta for target, delta in one.items()}) < 1e-5
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -189,3 +189,12 @@ def largest_difference(found: Mapping[str, np.ndarray], expected: Mapping[str, n
 def on_targets(modules: Modules) -> dict[str, np.ndarray]:
     """The deltas of a toy LoRA by target."""
     return {TOY[name][0]: factors.delta for name, factors in modules.items()}
+
+
+def account_for_all(file: LoraFile, tensors: Mapping[str, Tensor]) -> None:
+    """Assert that used, skipped and unknown are all there is, each tensor once; the used are the modules' own."""
+    assert sorted(account.tensor for account in file.accounts) == sorted(tensors)
+    assert {account.state for account in file.accounts} <= {"used", "skipped", "unknown"}
+    used = {account.tensor for account in file.accounts if account.state == "used"}
+    assert used == {info.name for module in file.modules.values() for info in module.roles.values()}
+    assert all(account.reason for account in file.accounts if account.state == "skipped")
