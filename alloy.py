@@ -246,17 +246,18 @@ def ask_venv(code: str) -> str:
 
 def install(groups: list[str], spec: str, borrowed: list[str], yes: bool | None) -> None:
     """Install what the groups need and nobody lends, at the tested versions, and torch as `spec` says."""
-    pins = HOME / "constraints.txt"
-    lines = constraints(leave_out=set())
     if spec:
-        pins.write_text(constraints(leave_out={"torch"}), encoding="utf-8")
-        pip_install(torch_arguments(spec), pins, yes)
+        pip_install(torch_arguments(spec), yes)
+    lines = constraints(leave_out=set())
     if spec or borrowed:
-        torch = ask_venv("import torch, importlib.metadata as m; print(m.version('torch'))")
+        torch = ask_venv("import importlib.metadata as m; print(m.version('torch'))")
         there = {found.metadata["Name"] for found in importlib.metadata.distributions(path=borrowed)}
         lines = constraints(leave_out={"torch", *there}) + f"torch=={torch}\n"
+    pins = HOME / "constraints.txt"
     pins.write_text(lines, encoding="utf-8")
-    pip_install([f"{name}>={least}" for name, least in needs(groups).items()], pins, yes)
+    wanted = [f"{name}>={least}" for name, least in needs(groups).items()]
+    pip_install([*wanted, "--constraint", str(pins)], yes)
+    ask_venv("import torch, safetensors, numpy")
 
 
 def constraints(leave_out: set[str]) -> str:
@@ -286,8 +287,18 @@ def torch_arguments(spec: str) -> list[str]:
 
 def pip(arguments: list[str]) -> None:
     """Let the environment's pip install something."""
-    talk = [] if sys.stderr.isatty() else ["--quiet"]
-    command = [venv_python(), "-m", "pip", "install", "--disable-pip-version-check", *talk, *arguments]
+    # Compiling all of torch takes longer than everything else here, and Python compiles what it imports.
+    command = [
+        venv_python(),
+        "-m",
+        "pip",
+        "install",
+        "--no-compile",
+        "--disable-pip-version-check",
+        *arguments,
+    ]
+    if not sys.stderr.isatty():
+        command.append("--quiet")
     if subprocess.call(command, stdout=sys.stderr) != 0:
         raise SetupError(
             "pip could not install that; its reason is above. With a Python that already has torch there is "
@@ -295,10 +306,9 @@ def pip(arguments: list[str]) -> None:
         )
 
 
-def pip_install(arguments: list[str], pins: Path, yes: bool | None) -> None:
+def pip_install(arguments: list[str], yes: bool | None) -> None:
     """Find out what pip would install, say it, and do it if nobody minds."""
     say("asking pip what is missing")
-    arguments = [*arguments, "--constraint", str(pins)]
     report = HOME / "report.json"
     pip(["--quiet", "--dry-run", "--report", str(report), *arguments])
     found = json.loads(report.read_text(encoding="utf-8"))["install"]
@@ -309,7 +319,7 @@ def pip_install(arguments: list[str], pins: Path, yes: bool | None) -> None:
         sizes = list(pool.map(size_bytes, [wheel["download_info"]["url"] for wheel in found]))
     names = [f"{wheel['metadata']['name']} {wheel['metadata']['version']}" for wheel in found]
     unknown = f", and {sizes.count(0)} of unknown size" if 0 in sizes else ""
-    say(f"installing into {HOME}: {', '.join(names)}; {megabytes(sum(sizes))} to download{unknown}")
+    say(f"{HOME} gets {', '.join(names)}; {megabytes(sum(sizes))} to download{unknown}")
     is_gpu = any(re.match(r"nvidia|cuda|.*rocm", name.lower()) for name in names)
     if is_gpu or sum(sizes) > LARGE_BYTES:
         agree(sum(sizes), is_gpu, yes)
@@ -340,11 +350,10 @@ def agree(download_bytes: int, is_gpu: bool, yes: bool | None) -> None:
     """
     why = ", because torch comes in its GPU build" if is_gpu else ""
     say(
-        f"This is a large download, {megabytes(download_bytes)}, and takes about three times that on disk{why}."
-        " LoRA Alloy needs no GPU. For less, set LORA_ALLOY_TORCH to a CPU build, for example to `--index-url"
-        " ADDRESS` with the address that PyTorch's own installation page gives for CPU; or run alloy.py with a"
-        f" Python that has torch {GROUPS['run']['torch']} or newer, such as ComfyUI's: it is used as it is."
-        " docs/install.md has both in full."
+        f"This is a large download, {megabytes(download_bytes)}, and takes three times that on disk{why}. "
+        "LoRA Alloy needs no GPU. For less, set LORA_ALLOY_TORCH to a CPU build, for example to '--index-url "
+        "ADDRESS' with the address that PyTorch's installation page gives for CPU; or run alloy.py with a "
+        f"Python that has torch {GROUPS['run']['torch']} or newer, such as ComfyUI's. See docs/install.md."
     )
     free = shutil.disk_usage(HOME).free
     if free < 3 * download_bytes:
