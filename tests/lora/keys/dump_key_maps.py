@@ -1,7 +1,7 @@
 """A script: write the key maps that ComfyUI gives the full-size models, as JSON.
 
-Run as `python dump_key_maps.py TREE OUT` with `TREE` a ComfyUI checkout. The models stand on the `meta` device,
-without memory. It is a process of its own because two versions of ComfyUI do not fit in one.
+Run as `python dump_key_maps.py TREE OUT` with `TREE` a ComfyUI checkout. The models stand on the `meta`
+device, without memory. It is a process of its own because two versions of ComfyUI do not fit in one.
 """
 
 import importlib
@@ -106,9 +106,9 @@ def main(tree: Path, out: Path) -> None:
             config.set_inference_dtype(torch.float32, None)
             model = config.get_model({}, "", device="meta")
             clip = encoder(device="meta", dtype=torch.float32)
-            found[family] = _routes(
-                lora.model_lora_keys_unet(model, {}), model.state_dict(), ""
-            ) | _routes(lora.model_lora_keys_clip(clip, {}), clip.state_dict(), "text_encoders.")
+            found[family] = _routes(lora.model_lora_keys_unet(model, {}), model.state_dict(), "") | _routes(
+                lora.model_lora_keys_clip(clip, {}), clip.state_dict(), "text_encoders."
+            )
     out.write_text(json.dumps(found), encoding="utf-8")
 
 
