@@ -10,6 +10,7 @@ from .analysis.measure import measure
 from .analysis.similarity import Measured
 from .core.errors import ProofError, StackError
 from .core.progress import Progress, silent
+from .core.threads import one_thread
 from .lora import keys
 from .lora.file import LoraFile, open_lora
 from .lora.stack import Entry, Model, Stack, build_stack
@@ -192,7 +193,8 @@ class Merged:
         louder = [_with_gain(patch, clip_gain if patch.target.is_clip else gain) for patch in self.patches]
         pieces = named(louder, naming, self.stack.family, self.stack.spellings)
         metadata = describe(self.plan, self.patches, self.stack, naming, gain, clip_gain) | (notes or {})
-        return save_patches(path, pieces, naming, metadata, self._lead)
+        with one_thread():
+            return save_patches(path, pieces, naming, metadata, self._lead)
 
     def _lead(self, name: str) -> Target | None:
         if self.stack.family is not None:
@@ -240,7 +242,7 @@ def verify(
     found = []
     for piece in pieces:
         delta = saved.load(saved.modules[piece.name])
-        found.append((difference(delta.up, delta.down, delta.scale, piece.patch), str(piece.patch.target)))
+        found.append((difference(delta, piece), str(piece.patch.target)))
     read_error, where = max(found)
     if read_error > 1e-6:
         raise ProofError(

@@ -4,6 +4,7 @@ import torch
 
 from ..core.errors import FileError
 from ..core.progress import Progress, silent, told
+from ..core.threads import one_thread
 from ..lora.factors import LowRank
 from ..lora.stack import Group, Stack
 from .conflict import sign_conflict
@@ -24,7 +25,8 @@ def measure(stack: Stack, *, is_deep: bool = False, progress: Progress = silent)
     """
     measured = []
     for group in told(stack.groups, len(stack.groups), "analyse", progress):
-        measured.append(_measure_group(stack, group, is_deep))
+        with one_thread():
+            measured.append(_measure_group(stack, group, is_deep))
     return measured
 
 

@@ -216,11 +216,14 @@ def _common_family(entries: Sequence[Entry]) -> Family | None:
     telling = [entry for entry in entries if entry.file.families]
     if not telling:
         return None
-    common = list(telling[0].file.families)
+    common = [family.key for family in telling[0].file.families]
     for entry in telling[1:]:
-        common = [family for family in common if family in entry.file.families]
+        common = [key for key in common if key in {family.key for family in entry.file.families}]
     if common:
-        return common[0]
+        released = keys.family(common[0])
+        found = (one for entry in telling for one in entry.file.families if one.key == common[0])
+        # A file of text encoders alone does not show the model's width; any other that differs is evidence.
+        return next((one for one in found if one != released), released)
     sides: dict[str, list[str]] = {}
     for entry in telling:
         sides.setdefault(entry.file.families[0].title, []).append(f"`{entry.file.label}`")

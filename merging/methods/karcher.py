@@ -11,7 +11,7 @@ from .spherical import at_norm, combined_norm, expected_norm, is_antipodal, sign
 
 DEGREE = 0
 STEPS = 64
-CLOSE = 1e-12
+CLOSE = 1e-10
 
 
 def coefficients(gram: Tensor, strengths: Tensor) -> Tensor:
