@@ -7,24 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from lora_alloy_testing.stack_layouts import FIELDS, LAYOUTS, current
+
 ROOT = Path(__file__).resolve().parents[2]
 NODE = shutil.which("node")
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="Node.js is not installed: layouts are not tested")
-
-FIELDS = (
-    "enabled",
-    "lora_name",
-    "lora_name_text",
-    "strength",
-    "model_strength",
-    "clip_strength",
-    "conflict_mode",
-    "key_filter",
-    "preserve",
-)
-FRESH = (True, "None", "None", 1, 1, 1, "all", "all", False)
-
 
 def migrate(function, arrays, tmp_path):
     """The arrays after `function` of the module, and for each whether it came back as it was."""
@@ -42,63 +30,6 @@ def migrate(function, arrays, tmp_path):
     )
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
-
-
-def slot_values(number):
-    """What slot `number` held: all different from the defaults, all different from each other."""
-    n = number / 100
-    return {
-        "enabled": number % 2 == 0,
-        "lora_name": f"style/lora{number}.safetensors",
-        "lora_name_text": f"text {number}",
-        "strength": 2 + n,
-        "model_strength": 3 + n,
-        "clip_strength": 4 + n,
-        "conflict_mode": "low_conflict",
-        "key_filter": "unique_only",
-        "preserve": number % 3 == 0,
-    }
-
-
-def stored(head, fields, tail):
-    slots = [slot_values(number)[field] for number in range(1, 11) for field in fields]
-    return [*head, *slots, *tail]
-
-
-def current(mode, fields, model="Flux.1 D", **fixed):
-    """Today's array, where the file had only `fields`; `fixed` overrides the defaults of the others."""
-    values = ["advanced", mode, 4]
-    for number in range(1, 11):
-        for field, fresh in zip(FIELDS, FRESH, strict=True):
-            values.append(slot_values(number)[field] if field in fields else fixed.get(field, fresh))
-    return [*values, model]
-
-
-FOUR = ("lora_name", "strength", "model_strength", "clip_strength")
-FIVE = (*FOUR, "conflict_mode")
-SIX = ("lora_name", "lora_name_text", "strength", "model_strength", "clip_strength", "conflict_mode")
-SEVEN = (*SIX, "key_filter")
-EIGHT = ("enabled", *SEVEN)
-PRESERVED = [slot_values(number)["preserve"] for number in range(1, 11)]
-
-OLD = ["advanced", 4]
-NEW = ["advanced", "text", 4]
-
-LAYOUTS = {
-    42: (stored(OLD, FOUR, []), current("dropdown", FOUR, "All")),
-    52: (stored(OLD, FIVE, []), current("dropdown", FIVE, "All")),
-    53: (stored(OLD, FIVE, ["Flux.1 D"]), current("dropdown", FIVE)),
-    63: (stored(NEW, SIX, []), current("text", SIX, "All")),
-    64: (stored(NEW, SIX, ["Flux.1 D"]), current("text", SIX)),
-    65: (
-        stored([*NEW, "shared_only"], SIX, ["Flux.1 D"]),
-        current("text", SIX, key_filter="shared_only"),
-    ),
-    74: (stored(NEW, SEVEN, ["Flux.1 D"]), current("text", SEVEN)),
-    84: (stored(NEW, EIGHT, ["Flux.1 D"]), current("text", EIGHT)),
-    94: (stored(NEW, EIGHT, ["Flux.1 D", *PRESERVED]), current("text", FIELDS)),
-    104: (stored(NEW, FIELDS, ["Flux.1 D", *["auto"] * 10]), current("text", FIELDS)),
-}
 
 
 def test_every_older_layout_of_the_dynamic_stack_becomes_todays(tmp_path):
