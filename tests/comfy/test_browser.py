@@ -74,7 +74,9 @@ def test_the_screen_shows_what_view_input_and_count_ask_for(front_end: FrontEnd)
 
 def test_the_node_is_as_high_as_what_it_shows(front_end: FrontEnd):
     stack = front_end.add("LoRAStackDynamic")
-    height = "(id) => { const n = app.graph.getNodeById(id); return [n.size[1], n.computeSize()[1], n.size[0]]; }"
+    height = (
+        "(id) => { const n = app.graph.getNodeById(id); return [n.size[1], n.computeSize()[1], n.size[0]]; }"
+    )
     before = front_end.script(height, stack)
     front_end.set(stack, lora_count=10)
     after = front_end.script(height, stack)
@@ -193,10 +195,16 @@ def test_names_carry_over_between_menu_and_text(front_end: FrontEnd):
     front_end.choose(stack, "input_mode", "text")
     values = front_end.values(stack)
     assert [values[f"lora_name_text_{n}"] for n in (1, 2, 3)] == ["anna", "sdxl/oil.safetensors", "None"]
-    front_end.set(stack, lora_name_text_1="INK", lora_name_text_2="style/oil", lora_name_text_3="nothing like it")
+    front_end.set(
+        stack, lora_name_text_1="INK", lora_name_text_2="style/oil", lora_name_text_3="nothing like it"
+    )
     front_end.choose(stack, "input_mode", "dropdown")
     values = front_end.values(stack)
-    assert [values[f"lora_name_{n}"] for n in (1, 2, 3)] == ["ink.safetensors", "style/oil.safetensors", "None"]
+    assert [values[f"lora_name_{n}"] for n in (1, 2, 3)] == [
+        "ink.safetensors",
+        "style/oil.safetensors",
+        "None",
+    ]
 
 
 def test_the_base_model_filter_is_hidden_without_the_pack_that_knows_base_models(front_end: FrontEnd):
@@ -220,7 +228,9 @@ def test_the_graph_runs_from_the_screen(front_end: FrontEnd, comfy_server: Comfy
 def test_the_help_pages_are_served(comfy_server: ComfyServer, browser: "playwright.Browser"):
     page = browser.new_page()
     for node in ("LoRAStack", "LoRAStackDynamic"):
-        answer = page.request.get(f"http://{comfy_server.address}/extensions/comfyui-lora-alloy/docs/{node}.md")
+        answer = page.request.get(
+            f"http://{comfy_server.address}/extensions/comfyui-lora-alloy/docs/{node}.md"
+        )
         assert answer.ok and answer.text().startswith("# LoRA Stack")
     page.close()
 

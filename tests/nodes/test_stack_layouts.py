@@ -14,6 +14,7 @@ NODE = shutil.which("node")
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="Node.js is not installed: layouts are not tested")
 
+
 def migrate(function, arrays, tmp_path):
     """The arrays after `function` of the module, and for each whether it came back as it was."""
     module = tmp_path / "stack_layouts.mjs"
