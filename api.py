@@ -11,10 +11,8 @@ from .analysis.similarity import Measured
 from .core.errors import ProofError, StackError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
-from .lora import keys
 from .lora.file import LoraFile, open_lora
 from .lora.stack import Entry, Model, Stack, build_stack
-from .lora.target import Target
 from .merging.engine import execute
 from .merging.metadata import describe, described
 from .merging.patch import Patch
@@ -133,6 +131,7 @@ def merge(
     measured = measure(built, progress=progress)
     decided = recipe if isinstance(recipe, Plan) else make_plan(built, asked, measured)
     patches = tuple(execute(built, decided, progress))
+    built.release()
     return Merged(built, decided, measured, patches)
 
 
@@ -194,14 +193,7 @@ class Merged:
         pieces = named(louder, naming, self.stack.family, self.stack.spellings)
         metadata = describe(self.plan, self.patches, self.stack, naming, gain, clip_gain) | (notes or {})
         with one_thread():
-            return save_patches(path, pieces, naming, metadata, self._lead)
-
-    def _lead(self, name: str) -> Target | None:
-        if self.stack.family is not None:
-            route = keys.resolve(name, keys.key_map(self.stack.family))
-            if route is not None:
-                return route.target
-        return Target(keys.loose_name(name))
+            return save_patches(path, pieces, naming, metadata, self.stack.lead)
 
 
 def _with_gain(patch: Patch, gain: float) -> Patch:

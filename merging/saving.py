@@ -47,7 +47,7 @@ class Proof:
 
 @dataclass(frozen=True)
 class Named:
-    """A patch under the name it will have in the file; there, its row halves are exchanged if `swap_halves`."""
+    """A patch with its name in the file; its row halves are exchanged there if `swap_halves`."""
 
     name: str
     patch: Patch
