@@ -185,7 +185,10 @@ def set_up(groups: list[str], yes: bool | None) -> None:
     groups = sorted({*groups, *state.get("groups", [])})
     if not can_keep(state) and not is_inside():
         borrowed = package_folders() if not spec and has_torch() else []
-        create(borrowed)
+        create()
+        if borrowed:
+            say(f"using the torch {version_of('torch')} of {sys.executable}")
+            lend(borrowed)
     install(groups, spec, borrowed, yes)
     note = {"key": key(), "python": MINOR, "groups": groups, "spec": spec, "borrowed": borrowed}
     STATE.write_text(json.dumps(note), encoding="utf-8")
@@ -197,14 +200,12 @@ def package_folders() -> list[str]:
     torch = importlib.util.find_spec("torch")
     if torch and torch.origin:
         folders.add(Path(torch.origin).parent.parent)
-    ordered = [Path(entry).absolute() for entry in sys.path]
-    return [
-        str(folder) for folder in dict.fromkeys([*ordered, *sorted(folders)]) if folder in folders - {ROOT}
-    ]
+    in_order = dict.fromkeys([*(Path(entry).absolute() for entry in sys.path), *sorted(folders)])
+    return [str(folder) for folder in in_order if folder in folders - {ROOT}]
 
 
-def create(borrowed: list[str]) -> None:
-    """Make the environment anew, with the borrowed folders behind its own."""
+def create() -> None:
+    """Make the environment anew, empty."""
     if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         raise SetupError(
             f"{sys.executable} has no `venv` and `ensurepip` to make an environment with. Debian and Ubuntu "
@@ -225,14 +226,15 @@ def create(borrowed: list[str]) -> None:
     say(f"making {HOME} with Python {MINOR}")
     if subprocess.call([sys.executable, "-m", "venv", str(HOME)], stdout=sys.stderr) != 0:
         raise SetupError(f"{HOME} could not be made; the reason is above.")
-    if borrowed:
-        say(f"using the torch {version_of('torch')} of {sys.executable}")
-        purelib = Path(ask_venv("import sysconfig; print(sysconfig.get_path('purelib'))"))
-        # Appended, so that what we install comes first; in ASCII, since Pythons differ in how they read this.
-        line = f"import sys; sys.path.extend({ascii(borrowed)})\n"
-        (purelib / "borrowed.pth").write_text(line, encoding="ascii")
     if not is_at_least(importlib.import_module("ensurepip").version(), OLDEST_PIP):
         pip(["--upgrade", "pip", "--constraint", str(ROOT / "constraints.txt")])
+
+
+def lend(folders: list[str]) -> None:
+    """Let the environment import from these folders what it does not have itself."""
+    purelib = Path(ask_venv("import sysconfig; print(sysconfig.get_path('purelib'))"))
+    line = f"import sys; sys.path.extend({ascii(folders)})\n"
+    (purelib / "borrowed.pth").write_text(line, encoding="ascii")  # Pythons differ in how they read others
 
 
 def ask_venv(code: str) -> str:
@@ -281,8 +283,7 @@ def torch_arguments(spec: str) -> list[str]:
     words = shlex.split(spec, posix=os.name != "nt")
     if any(re.match(r"torch(?![\w-])", word) or word.endswith(".whl") for word in words):
         return words
-    pin = re.search(r"^torch==\S+", constraints(leave_out=set()), re.MULTILINE)
-    return [pin.group() if pin else "torch", *words]
+    return [*re.findall(r"^torch==\S+", constraints(leave_out=set()), re.MULTILINE), *words]
 
 
 def pip(arguments: list[str]) -> None:
@@ -361,8 +362,7 @@ def agree(download_bytes: int, is_gpu: bool, yes: bool | None) -> None:
             f"only {megabytes(free)} are free on the disk of {HOME}. Nothing of it was installed."
         )
     if yes is None and sys.stdin and sys.stdin.isatty() and sys.stderr.isatty():
-        sys.stderr.write("alloy: Download it? [y/N] ")
-        sys.stderr.flush()
+        say("Download it? Type y for yes, or only Enter for no.")
         yes = sys.stdin.readline().strip().lower() in ("y", "yes")
     if yes is False:
         raise SetupError("nothing of it was installed.")
