@@ -70,13 +70,15 @@ def _said(found: Match) -> Match:
 def read_model(model: Any, clip: Any | None) -> Model:
     """What ComfyUI knows of a MODEL and a CLIP: which names it maps, to which weights, of which shapes.
 
-    Its maps name some weights that a model does not have; those are left out (`spec/comfyui-contract.md` §2.2).
+    Its maps name some weights that a model does not have; those are left out (`spec/comfyui-contract.md`
+    §2.2).
     """
     import comfy.lora
 
     known: dict[str, Route] = {}
     shapes: dict[str, tuple[int, ...]] = {}
-    # A fresh dict each: the default argument of these functions is shared and keeps the names of other models.
+    # A fresh dict each: the default argument of these functions is shared and keeps the names of other
+    # models.
     _add(comfy.lora.model_lora_keys_unet(model.model, {}), model.model.state_dict(), "", known, shapes)
     if clip is not None:
         inner = clip.cond_stage_model
@@ -135,7 +137,7 @@ def patched(owner: Any, patches: Mapping[Any, Any], strength: float) -> tuple[An
 
 
 def progress_bar(steps: int) -> Callable[[str, int, int], None]:
-    """ComfyUI's own progress for work of several passes, `steps` of them; it raises where the user cancels."""
+    """ComfyUI's own progress for work of `steps` passes; it raises where the user cancels."""
     import comfy.model_management
     import comfy.utils
 

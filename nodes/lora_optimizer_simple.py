@@ -48,6 +48,8 @@ class LoRAOptimizerSimple:
             "required": {
                 "model": ("MODEL", {"tooltip": "The model the LoRAs were trained for. It is not changed."}),
                 "lora_stack": (LORA_STACK, {"tooltip": "A stack of LoRAs, from this pack or any other."}),
+            },
+            "optional": {
                 "output_strength": (
                     "FLOAT",
                     {
@@ -58,8 +60,6 @@ class LoRAOptimizerSimple:
                         "tooltip": "Strength of the merged result. Negative: what the merge suggests.",
                     },
                 ),
-            },
-            "optional": {
                 "clip": ("CLIP", {"tooltip": "The text encoders; without them only the model is changed."}),
                 "clip_strength_multiplier": (
                     "FLOAT",
@@ -120,7 +120,8 @@ def recipe_of(settings: Mapping[str, Any]) -> Recipe:
         refused.append(unknown("merge strategy", str(method), METHODS))
     if refused:
         raise RecipeError(
-            f"The settings ask for what this version does not do: {'; '.join(refused)}. Set them back; nothing was"
+            f"The settings ask for what this version does not do: {'; '.join(refused)}. Set them back;"
+            f" nothing was"
             " merged."
         )
     floor = float(settings.get("auto_strength_floor", -1.0))

@@ -1,4 +1,4 @@
-"""Save Merged LoRA: the merge as a LoRA file that any loader reads at strength 1, proven before it is there."""
+"""Save Merged LoRA: the merge as a LoRA file for any loader at strength 1, proven before it is there."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,8 +18,8 @@ class SaveMergedLoRA:
 
     CATEGORY = CATEGORY
     DESCRIPTION = (
-        "Saves a merge as one LoRA file, reads it back, and compares it with what was applied, before the file takes"
-        " its place. At strength 1.0 in any LoRA loader it does what the optimizer showed."
+        "Saves a merge as one LoRA file, reads it back, and compares it with what was applied, before the file"
+        " takes its place. At strength 1.0 in any LoRA loader it does what the optimizer showed."
     )
     SEARCH_ALIASES = ("save lora", "export lora")
     FUNCTION = "save_lora"
@@ -105,8 +105,8 @@ class SaveMergedLoRA:
             notes={name: text for name, text in notes.items() if text},
         )
         told = (
-            f"Saved {proof.target_count} targets, {proof.size_bytes / 1e6:.1f} MB, to {proof.path}. Read back, the"
-            f" largest difference to the merge is {proof.read_error:.1e}; rounding and rank cost at most"
+            f"Saved {proof.target_count} targets, {proof.size_bytes / 1e6:.1f} MB, to {proof.path}. Read"
+            f" back, the largest difference to the merge is {proof.read_error:.1e}; rounding and rank cost at most"
             f" {proof.merge_error:.1e}."
         )
         log.info("%s", told)
