@@ -349,7 +349,7 @@ def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
     for value in tensors.values():
         flat = value.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
-            yield memoryview(flat.view(torch.uint8).numpy())
+            yield flat.view(torch.uint8).numpy().data
 
 
 def _sync_folder(folder: Path) -> None:

@@ -87,7 +87,9 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
         table.add(index, entry)
     groups = table.groups(kept)
     unmatched = tuple(tuple(names) for names in table.unmatched)
-    _report_unmatched(kept, unmatched, model, notes)
+    if model is not None:
+        _refuse_strangers(kept, unmatched)
+        _report_unmatched(kept, unmatched, model, notes)
     if not groups:
         raise StackError(_nothing_fits(kept, family, model))
     return Stack(tuple(kept), groups, family, model, table.spellings, unmatched, tuple(notes))
@@ -185,14 +187,34 @@ def _common_family(entries: Sequence[Entry]) -> Family | None:
     )
 
 
+def _is_text(name: str) -> bool:
+    return Target(keys.loose_name(name)).is_clip
+
+
+def _refuse_strangers(entries: Sequence[Entry], unmatched: Sequence[Sequence[str]]) -> None:
+    """Stop where a LoRA has a part for the model, and none of it has a place there."""
+    strangers = []
+    for entry, names in zip(entries, unmatched, strict=True):
+        lost = {name for name in names if not _is_text(name)}
+        if lost and all(name in lost or _is_text(name) for name in entry.file.modules):
+            families = entry.file.families
+            found = f"for {families[0].title}" if families else "of an architecture unknown here"
+            strangers.append(
+                f"`{entry.file.label}` is {found}, and none of its {len(lost)} modules is in this model"
+            )
+    if strangers:
+        raise StackError(
+            f"{'; '.join(strangers)}. Load the model these LoRAs were trained for, or take them out of the"
+            " stack."
+        )
+
+
 def _report_unmatched(
-    entries: Sequence[Entry], unmatched: Sequence[Sequence[str]], model: Model | None, notes: list[str]
+    entries: Sequence[Entry], unmatched: Sequence[Sequence[str]], model: Model, notes: list[str]
 ) -> None:
-    if model is None:
-        return
     for entry, names in zip(entries, unmatched, strict=True):
         label, total = entry.file.label, len(entry.file.modules)
-        text = [name for name in names if Target(keys.loose_name(name)).is_clip]
+        text = [name for name in names if _is_text(name)]
         if text and not model.has_clip:
             names = [name for name in names if name not in set(text)]
             notes.append(
