@@ -351,8 +351,8 @@ def agree(download_bytes: int, is_gpu: bool, yes: bool | None) -> None:
     """
     why = ", because torch comes in its GPU build" if is_gpu else ""
     say(
-        f"This is a large download, {megabytes(download_bytes)}, and up to three times that on disk{why}. LoRA "
-        "Alloy needs no GPU. For less, set LORA_ALLOY_TORCH to a CPU build, for example to '--index-url "
+        f"This is a large download, {megabytes(download_bytes)}, and up to three times that on disk{why}. "
+        "LoRA Alloy needs no GPU. For less, set LORA_ALLOY_TORCH to a CPU build, for example to '--index-url "
         "ADDRESS' with the address that PyTorch's installation page gives for CPU; or run alloy.py with a "
         f"Python that has torch {GROUPS['run']['torch']} or newer, such as ComfyUI's. See docs/install.md."
     )
