@@ -34,7 +34,7 @@ MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 # Package -> the oldest version that will do: pyproject.toml's dependencies and extras; a test compares them.
 GROUPS = {
     "run": {"torch": "2.4", "safetensors": "0.4.5", "numpy": "1.26"},
-    "dev": {"pytest": "8.3", "pytest-xdist": "3.6", "hypothesis": "6.100"},
+    "dev": {"pytest": "8.3", "pytest-xdist": "3.6"},
     "lint": {"ruff": "0.12", "pyright": "1.1.400"},
     "peers": {"peft": "0.13", "diffusers": "0.32", "transformers": "4.46", "accelerate": "1.0"},
 }
