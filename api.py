@@ -130,7 +130,6 @@ def merge(
     measured = measure(built, progress=progress)
     decided = recipe if isinstance(recipe, Plan) else make_plan(built, asked, measured)
     patches = tuple(execute(built, decided, progress))
-    built.release()
     return Merged(built, decided, measured, patches)
 
 

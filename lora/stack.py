@@ -5,7 +5,7 @@ spellings of one weight meet on the coarsest common partition, shapes are checke
 not fit is said in one message before any work begins (`design.md` §1.2, §4).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -16,6 +16,8 @@ from .factors import LowRank
 from .grouping import Table, led
 from .keys import Family
 from .target import Target
+
+RELEASE_EVERY = 64
 
 __all__ = ["Contribution", "Entry", "Group", "Model", "Stack", "build_stack"]
 
@@ -53,6 +55,14 @@ class Stack:
         """Give the memory of mapped files back; they are mapped again when they are read."""
         for entry in self.entries:
             entry.file.tensors.release()
+
+    def walk(self) -> Iterator[Group]:
+        """The groups, one by one; files are unmapped now and then, so that memory does not grow on the way."""
+        for count, group in enumerate(self.groups, 1):
+            yield group
+            if count % RELEASE_EVERY == 0:
+                self.release()
+        self.release()
 
     def load(self, group: Group) -> list[LowRank]:
         """The deltas of one group, in factors, in the order of its contributions."""

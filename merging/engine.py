@@ -35,7 +35,7 @@ def execute(stack: Stack, plan: Plan, progress: Progress = silent) -> Iterator[P
     if hashes != [source.sha256 for source in plan.sources] or len(stack.groups) != len(plan.targets):
         raise RecipeError("The plan was made for another stack; make it again from these files.")
     dtype = output_dtype(stack, plan)
-    pairs = zip(stack.groups, plan.targets, strict=True)
+    pairs = zip(stack.walk(), plan.targets, strict=True)
     for group, target in told(pairs, len(plan.targets), "merge", progress):
         with torch.no_grad(), one_thread():
             patch = _patch(stack, group, target, plan, dtype)
