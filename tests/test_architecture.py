@@ -28,7 +28,7 @@ MAY_IMPORT = {
 }
 LIBRARIES = {"torch", "safetensors", "numpy"}
 COMFYUI = {"comfy", "comfy_api", "comfy_execution", "execution", "folder_paths", "nodes", "server"}
-DECORATORS = {"cache", "contextmanager", "dataclass", "final", "lru_cache", "overload", "runtime_checkable"}
+DECORATORS = {"cache", "contextmanager", "dataclass", "final", "lru_cache", "no_grad", "overload"}
 QUIET = (
     ast.Import,
     ast.ImportFrom,
