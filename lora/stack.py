@@ -57,7 +57,7 @@ class Stack:
             entry.file.tensors.release()
 
     def walk(self) -> Iterator[Group]:
-        """The groups, one by one; files are unmapped now and then, so that memory does not grow on the way."""
+        """The groups, one by one; files are unmapped now and then, so that memory does not grow."""
         for count, group in enumerate(self.groups, 1):
             yield group
             if count % RELEASE_EVERY == 0:

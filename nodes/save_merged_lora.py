@@ -18,8 +18,8 @@ class SaveMergedLoRA:
 
     CATEGORY = CATEGORY
     DESCRIPTION = (
-        "Saves a merge as one LoRA file, reads it back, and compares it with what was applied, before the file"
-        " takes its place. At strength 1.0 in any LoRA loader it does what the optimizer showed."
+        "Saves a merge as one LoRA file, reads it back, and compares it with what was applied, before it takes"
+        " its place. At strength 1.0 in any LoRA loader it does what the optimizer showed."
     )
     SEARCH_ALIASES = ("save lora", "export lora")
     FUNCTION = "save_lora"
@@ -106,8 +106,8 @@ class SaveMergedLoRA:
         )
         told = (
             f"Saved {proof.target_count} targets, {proof.size_bytes / 1e6:.1f} MB, to {proof.path}. Read"
-            f" back, the largest difference to the merge is {proof.read_error:.1e}; rounding and rank cost at most"
-            f" {proof.merge_error:.1e}."
+            f" back, the largest difference to the merge is {proof.read_error:.1e}; rounding and rank cost at"
+            f" most {proof.merge_error:.1e}."
         )
         log.info("%s", told)
         return _result(str(proof.path), told)
