@@ -18,8 +18,8 @@ class SaveMergedLoRA:
 
     CATEGORY = CATEGORY
     DESCRIPTION = (
-        "Saves a merge as one LoRA file, reads it back, and compares it with what was applied, before it takes"
-        " its place. At strength 1.0 in any LoRA loader it does what the optimizer showed."
+        "Saves a merge as one LoRA file, reads it back, and compares it with what was applied, before it"
+        " takes its place. At strength 1.0 in any LoRA loader it does what the optimizer showed."
     )
     SEARCH_ALIASES = ("save lora", "export lora")
     FUNCTION = "save_lora"
