@@ -1,7 +1,6 @@
 """The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -10,17 +9,16 @@ from .analysis.measure import measure
 from .analysis.similarity import Measured
 from .core.errors import ProofError, StackError
 from .core.progress import Progress, silent
-from .lora import keys
+from .core.threads import one_thread
 from .lora.file import LoraFile, open_lora
 from .lora.stack import Entry, Model, Stack, build_stack
-from .lora.target import Target
 from .merging.engine import execute
-from .merging.metadata import describe, described
-from .merging.patch import Patch
+from .merging.metadata import Described, describe, described
+from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan
 from .merging.recipe import Recipe
 from .merging.report import Report, make_report
-from .merging.saving import Proof, difference, named, save_patches
+from .merging.saving import Named, Proof, difference, named, save_patches
 
 EntryLike: TypeAlias = (
     "Entry | LoraFile | str | Path | tuple[str | Path, float] | tuple[str | Path, float, float]"
@@ -56,7 +54,7 @@ def _entry(given: EntryLike) -> Entry:
         return Entry(given)
     if isinstance(given, tuple):
         path, *strengths = given
-        return Entry(open_lora(path), *(float(strength) for strength in strengths))
+        return Entry(open_lora(path), float(strengths[0]), float(strengths[1]) if strengths[1:] else None)
     if isinstance(given, Path):
         return Entry(open_lora(given))
     return parse_entry(given)
@@ -81,7 +79,7 @@ def parse_entry(text: str) -> Entry:
             raise StackError(
                 f"`{number}` in `{text}` is not a strength; write FILE:STRENGTH, as in `ink.safetensors:0.8`."
             ) from None
-    return Entry(open_lora(path), *strengths)
+    return Entry(open_lora(path), *strengths[:2])
 
 
 def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, list[Measured]]:
@@ -171,6 +169,7 @@ class Merged:
         naming: str = "comfyui",
         gain: float = 1.0,
         clip_gain: float = 1.0,
+        rank: int = 0,
         notes: dict[str, str] | None = None,
     ) -> Proof:
         """Write the merged LoRA and prove that the file equals the merge.
@@ -180,6 +179,7 @@ class Merged:
             naming: `comfyui`, `kohya` or `diffusers`.
             gain: a factor on the model's targets, baked in.
             clip_gain: a factor on the text encoders' targets, baked in.
+            rank: at most this rank for every target, 0 for the merge's own.
             notes: more metadata.
 
         Raises:
@@ -189,21 +189,21 @@ class Merged:
         path = Path(path)
         if path.suffix.lower() != ".safetensors":
             path = path.with_name(f"{path.name}.safetensors")
-        louder = [_with_gain(patch, clip_gain if patch.target.is_clip else gain) for patch in self.patches]
-        pieces = named(louder, naming, self.stack.family, self.stack.spellings)
-        metadata = describe(self.plan, self.patches, self.stack, naming, gain, clip_gain) | (notes or {})
-        return save_patches(path, pieces, naming, metadata, self._lead)
+        with one_thread():
+            told = Described(self.plan.recipe, naming, gain, clip_gain, rank)
+            pieces = self._pieces(told)
+            metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
+                notes or {}
+            )
+            return save_patches(path, pieces, naming, metadata, self.stack.lead)
 
-    def _lead(self, name: str) -> Target | None:
-        if self.stack.family is not None:
-            route = keys.resolve(name, keys.key_map(self.stack.family))
-            if route is not None:
-                return route.target
-        return Target(keys.loose_name(name))
-
-
-def _with_gain(patch: Patch, gain: float) -> Patch:
-    return patch if gain == 1.0 else replace(patch, up=(patch.up.float() * gain).to(patch.up.dtype))
+    def _pieces(self, told: Described) -> list[Named]:
+        """The patches as a file holds them."""
+        louder = [
+            shaped(patch, told.clip_gain if patch.target.is_clip else told.gain, told.rank)
+            for patch in self.patches
+        ]
+        return named(louder, told.naming, self.stack.family, self.stack.spellings)
 
 
 def verify(
@@ -228,9 +228,7 @@ def verify(
             raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
         recipe = told.recipe
     merged = merge(stack, recipe, progress=progress)
-    gain, clip_gain, naming = (told.gain, told.clip_gain, told.naming) if told else (1.0, 1.0, "comfyui")
-    louder = [_with_gain(patch, clip_gain if patch.target.is_clip else gain) for patch in merged.patches]
-    pieces = named(louder, naming, merged.stack.family, merged.stack.spellings)
+    pieces = merged._pieces(told or Described(recipe))
     missing = [piece.name for piece in pieces if piece.name not in saved.modules]
     if missing or len(saved.modules) != len(pieces):
         raise ProofError(
@@ -240,7 +238,7 @@ def verify(
     found = []
     for piece in pieces:
         delta = saved.load(saved.modules[piece.name])
-        found.append((difference(delta.up, delta.down, delta.scale, piece.patch), str(piece.patch.target)))
+        found.append((difference(delta, piece), str(piece.patch.target)))
     read_error, where = max(found)
     if read_error > 1e-6:
         raise ProofError(

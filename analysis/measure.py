@@ -24,7 +24,7 @@ def measure(stack: Stack, *, is_deep: bool = False, progress: Progress = silent)
         FileError: a file holds values that are not finite.
     """
     measured = []
-    for group in told(stack.groups, len(stack.groups), "analyse", progress):
+    for group in told(stack.walk(), len(stack.groups), "analyse", progress):
         with one_thread():
             measured.append(_measure_group(stack, group, is_deep))
     return measured

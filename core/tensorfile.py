@@ -80,6 +80,7 @@ class TensorFile:
         path: where the file lies.
         metadata: the header's `__metadata__`, strings only.
         size_bytes: of the whole file.
+        release: gives the mapped memory back as soon as no tensor stands in it; reading maps the file again.
     """
 
     def __init__(
@@ -89,12 +90,14 @@ class TensorFile:
         metadata: Mapping[str, str],
         size_bytes: int,
         fetch: Callable[[TensorInfo], Tensor],
+        release: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = path
         self.infos = MappingProxyType(dict(infos))
         self.metadata = MappingProxyType(dict(metadata))
         self.size_bytes = size_bytes
         self._fetch = fetch
+        self.release = release
 
     def read(self, name: str) -> Tensor:
         """The values of one tensor, as stored. They may be a view of the mapped file: never write into them.
@@ -148,7 +151,7 @@ def _open_mapped(path: Path, size_bytes: int) -> TensorFile:
             mapped.append(_map(path, size_bytes))
         return _view(path, mapped[0], info)
 
-    return TensorFile(path, infos, metadata, size_bytes, fetch)
+    return TensorFile(path, infos, metadata, size_bytes, fetch, mapped.clear)
 
 
 def _map(path: Path, size_bytes: int) -> mmap.mmap:
@@ -353,7 +356,7 @@ def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
     for value in tensors.values():
         flat = value.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
-            yield memoryview(flat.view(torch.uint8).numpy())
+            yield flat.view(torch.uint8).numpy().data
 
 
 def _sync_folder(folder: Path) -> None:

@@ -1,8 +1,4 @@
-"""One thread at a time: sums come in one order, so the same input gives the same bytes on any machine's count.
-
-A product or a decomposition that several threads share adds up in an order that depends on their number. The
-tensors of one target are small besides: waking threads for them costs more than they save.
-"""
+"""One thread inside an operation: faster for thin factors, and the result depends on no thread count."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +8,17 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run tensor operations on the calling thread alone, and give the others back afterwards."""
-    count = torch.get_num_threads()
+    """Run torch's operations on one thread, and restore the host's setting afterwards.
+
+    A matrix product that is split among threads adds up in another order, so its last bits depend on their
+    number; and thin products are over before a second thread has begun.
+    """
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(count)
+        torch.set_num_threads(before)

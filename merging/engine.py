@@ -1,6 +1,7 @@
 """Runs a plan, target by target: a generator of patches, one target in memory at a time."""
 
 from collections.abc import Iterator
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -34,9 +35,9 @@ def execute(stack: Stack, plan: Plan, progress: Progress = silent) -> Iterator[P
     if hashes != [source.sha256 for source in plan.sources] or len(stack.groups) != len(plan.targets):
         raise RecipeError("The plan was made for another stack; make it again from these files.")
     dtype = output_dtype(stack, plan)
-    pairs = zip(stack.groups, plan.targets, strict=True)
+    pairs = zip(stack.walk(), plan.targets, strict=True)
     for group, target in told(pairs, len(plan.targets), "merge", progress):
-        with one_thread():
+        with torch.no_grad(), one_thread():
             patch = _patch(stack, group, target, plan, dtype)
         yield patch
 
@@ -53,7 +54,6 @@ def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
     return {3: torch.float32, 2: torch.float16, 1: torch.bfloat16}[widest]
 
 
-@torch.no_grad()
 def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: torch.dtype) -> Patch:
     up, down = stacked(stack.load(group), target.coefficients)
     lost = 0.0
@@ -62,7 +62,7 @@ def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: to
     if plan.recipe.tolerance > 0 or rank < down.shape[0]:
         up, down, lost = truncate(up, down, rank, plan.recipe.tolerance)
     cast_up, cast_down = up.to(dtype), down.to(dtype)
-    if not (torch.isfinite(cast_up).all() and torch.isfinite(cast_down).all()):
+    if not isfinite(float(cast_up.abs().amax()) + float(cast_down.abs().amax())):
         raise ProofError(
             f"The result on {group.target} is too large for {dtype}; merge with `--dtype float32`."
         )
@@ -71,13 +71,20 @@ def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: to
 
 
 def _rounding(up: Tensor, down: Tensor, cast_up: Tensor, cast_down: Tensor, norm: float) -> float:
-    """`‖cast_up @ cast_down − up @ down‖ / norm`, from factors."""
+    """`‖cast_up @ cast_down − up @ down‖ / norm`, from factors; never less than it is."""
     if norm == 0.0 or cast_up.dtype == up.dtype:
         return 0.0
-    up_off, down_off = cast_up.float() - up, cast_down.float() - down
-    if not down_off.any():
-        left, right = up_off, down
-    else:
-        left, right = torch.cat([up_off, up], 1), torch.cat([down + down_off, down_off])
-    energy = ((left.T @ left).double() * (right @ right.T)).sum()
-    return float(energy.clamp(min=0).sqrt()) / norm
+    up_off, rounded = cast_up.float() - up, cast_down.float()
+    down_off = rounded - down
+    off = _norm(up_off, rounded)
+    # Powers of two leave the down's digits alone, but for its smallest entries: the bound is all but zero
+    # then.
+    bound = float(up.norm()) * float(down_off.norm())
+    if bound > 0.05 * off:
+        off, bound = _norm(torch.cat([up_off, up], 1), torch.cat([rounded, down_off])), 0.0
+    return (off + bound) / norm
+
+
+def _norm(up: Tensor, down: Tensor) -> float:
+    energy = ((up.T @ up).double() * (down @ down.T)).sum()
+    return float(energy.clamp(min=0).sqrt())

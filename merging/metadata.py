@@ -27,14 +27,13 @@ class Described:
     """How a merged file says that it was made."""
 
     recipe: Recipe
-    naming: str
-    gain: float
-    clip_gain: float
+    naming: str = "comfyui"
+    gain: float = 1.0
+    clip_gain: float = 1.0
+    rank: int = 0
 
 
-def describe(
-    plan: Plan, patches: Sequence[Patch], stack: Stack, naming: str, gain: float, clip_gain: float
-) -> dict[str, str]:
+def describe(plan: Plan, patches: Sequence[Patch], stack: Stack, how: Described) -> dict[str, str]:
     """The header of a merged file."""
     ranks = {patch.rank for patch in patches}
     worst = max((patch.error for patch in patches), default=0.0)
@@ -43,7 +42,7 @@ def describe(
         "tool": f"LoRA Alloy {__version__}",
         "source_loras": ", ".join(f"{source.label} @ {source.strength:g}" for source in plan.sources),
         _RECIPE: _json(plan.recipe.to_json()),
-        _SAVED: _json({"naming": naming, "gain": gain, "clip_gain": clip_gain}),
+        _SAVED: _json({name: value for name, value in asdict(how).items() if name != "recipe"}),
         _SOURCES: _json([asdict(source) for source in plan.sources]),
         _ERROR: f"{worst:.3e}",
         "ss_network_module": "networks.lora",
@@ -54,7 +53,7 @@ def describe(
         "modelspec.merged_from": ", ".join(source.label for source in plan.sources),
         "modelspec.implementation": "lora_alloy",
     }
-    if naming == "diffusers":
+    if how.naming == "diffusers":
         # PEFT's readers take rank and alpha from the tensors; kohya's words would say nothing to them.
         del told["ss_network_module"], told["ss_network_dim"], told["ss_network_alpha"]
     if stack.family is not None:
@@ -65,6 +64,11 @@ def describe(
     return told
 
 
+def is_ours(metadata: Mapping[str, str]) -> bool:
+    """Whether a file with this header was written by this program."""
+    return _RECIPE in metadata
+
+
 def described(metadata: Mapping[str, str]) -> Described | None:
     """How a file says that it was made; None if it does not, or not readably."""
     if _RECIPE not in metadata or _SAVED not in metadata:
@@ -72,7 +76,8 @@ def described(metadata: Mapping[str, str]) -> Described | None:
     try:
         saved = json.loads(metadata[_SAVED])
         recipe = Recipe.parse(metadata[_RECIPE], "the recipe in the file's header")
-        return Described(recipe, str(saved["naming"]), float(saved["gain"]), float(saved["clip_gain"]))
+        gains = float(saved["gain"]), float(saved["clip_gain"])
+        return Described(recipe, str(saved["naming"]), *gains, int(saved["rank"]))
     except (ValueError, KeyError, TypeError, RecipeError):
         return None
 

@@ -11,7 +11,6 @@ import torch
 
 from ..analysis.similarity import Measured
 from ..core.errors import RecipeError
-from ..core.threads import one_thread
 from ..lora.stack import Stack
 from ..lora.target import Part, Target
 from .blend import blend_group
@@ -113,7 +112,6 @@ def _target_plan(given: Mapping[str, Any]) -> TargetPlan:
     return TargetPlan(**{**given, **sizes, "target": target})
 
 
-@one_thread()
 def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Plan:
     """Decide the merge of a stack from what was measured on it.
 

@@ -12,7 +12,7 @@ from .spherical import at_norm, combined_norm, directions, expected_norm, is_ant
 DEGREE = 0
 STEPS = 1000  # a dozen do for a usual stack; directions almost all round take hundreds
 PATIENCE = 8  # steps without gain: what is left of the pull is rounding
-CLOSE = 1e-12
+CLOSE = 1e-10
 
 
 def coefficients(gram: Tensor, strengths: Tensor) -> Tensor:
