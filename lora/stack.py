@@ -66,13 +66,7 @@ class Stack:
 
     def load(self, group: Group) -> list[LowRank]:
         """The deltas of one group, in factors, in the order of its contributions."""
-        return [self._delta(contribution) for contribution in group.contributions]
-
-    def _delta(self, contribution: Contribution) -> LowRank:
-        delta = self.entries[contribution.entry].file.load(contribution.module)
-        if contribution.swap_halves:
-            delta = delta.halves_swapped()
-        return delta if contribution.part is None else delta.part(contribution.part)
+        return [one.load(self.entries[one.entry].file) for one in group.contributions]
 
 
 def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: bool = False) -> Stack:
@@ -96,6 +90,7 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
     for index, entry in enumerate(kept):
         table.add(index, entry)
     groups = table.groups(kept)
+    notes += table.notes
     unmatched = tuple(tuple(names) for names in table.unmatched)
     if model is not None:
         _refuse_strangers(kept, unmatched)

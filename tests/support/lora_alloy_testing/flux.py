@@ -82,7 +82,7 @@ def split(modules: Modules, prefix: str = "transformer.") -> dict[str, Factors]:
     made: dict[str, Factors] = {}
     for name, factors in modules.items():
         for part, rows in row_parts(name, factors.up.shape[0]).items():
-            made[prefix + part] = replace(factors, up=factors.up[rows].clone())
+            made[prefix + part] = replace(factors, up=factors.up[rows].clone(), down=factors.down.clone())
         if name in WHOLE:
             up = torch.cat(factors.up.chunk(2)[::-1]) if name == SWAPPED else factors.up
             made[prefix + WHOLE[name]] = replace(factors, up=up)
