@@ -127,9 +127,7 @@ class Table:
         order = sorted(groups, key=lambda group: (group.target.is_clip, _natural(group.target)))
         return tuple(order)
 
-    def _partitioned(
-        self, weight: str, found: Sequence[Placed], entries: Sequence[Entry]
-    ) -> list[Group]:
+    def _partitioned(self, weight: str, found: Sequence[Placed], entries: Sequence[Entry]) -> list[Group]:
         shape = self.model.shapes.get(weight) if self.model else None
         if self._misfits(weight, found, shape, entries):
             return []
@@ -237,7 +235,11 @@ def _is_same(file: LoraFile, wide: Placed, narrow: Placed) -> bool:
 def _covers(part: Part | None, cell: Part | None) -> bool:
     if part is None or cell is None:
         return part is None
-    return part.axis == cell.axis and part.start <= cell.start and cell.start + cell.length <= part.start + part.length
+    return (
+        part.axis == cell.axis
+        and part.start <= cell.start
+        and cell.start + cell.length <= part.start + part.length
+    )
 
 
 def _within(cell: Part | None, part: Part | None) -> Part | None:

@@ -5,6 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+from lora_alloy.api import merge
+from lora_alloy.core.errors import StackError
+from lora_alloy.lora import keys
+from lora_alloy.lora.stack import Entry, build_stack
+from lora_alloy.merging.methods import METHODS
+from lora_alloy.merging.patch import Patch
+from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing import reference
 from lora_alloy_testing.builders import (
     Factors,
@@ -18,14 +26,6 @@ from lora_alloy_testing.builders import (
 )
 from lora_alloy_testing.flux import HIDDEN, PARTS, SIZES, SWAPPED, flux_lora, fused, row_parts, split
 from lora_alloy_testing.reference import Voice
-
-from lora_alloy.api import merge
-from lora_alloy.core.errors import StackError
-from lora_alloy.lora import keys
-from lora_alloy.lora.stack import Entry, build_stack
-from lora_alloy.merging.methods import METHODS
-from lora_alloy.merging.patch import Patch
-from lora_alloy.merging.recipe import Recipe
 
 EXACT = 3e-6
 PLAIN = Recipe(method="weighted_sum", auto_strength=False)
@@ -94,7 +94,9 @@ def test_a_fused_and_two_split_loras_meet_and_equal_the_dense_merge(trio):
 def test_every_method_blends_part_by_part_as_the_reference_does(method, trio):
     paths, loras = trio
     voices = [Voice(native(lora), w) for lora, w in zip(loras, (0.8, -0.5, 1.2), strict=True)]
-    result = merge([entry_of(p, w) for p, w in zip(paths, (0.8, -0.5, 1.2), strict=True)], Recipe(method=method))
+    result = merge(
+        [entry_of(p, w) for p, w in zip(paths, (0.8, -0.5, 1.2), strict=True)], Recipe(method=method)
+    )
     expected = reference.merge(voices, method, scale_to="mean" if method == "auto" else "none")
     assert largest_difference(dense(result), expected) < EXACT
 
@@ -138,7 +140,10 @@ def test_preserve_holds_across_the_partition(preserved, trio):
 
 def test_diffusers_scale_and_shift_are_exchanged_on_the_way(tmp_path):
     """Its last modulation holds scale above shift; Flux's own holds shift above scale."""
-    lora = {SWAPPED: flux_lora(1)[SWAPPED], "double_blocks.0.img_attn.proj": flux_lora(1)["double_blocks.0.img_attn.proj"]}
+    lora = {
+        SWAPPED: flux_lora(1)[SWAPPED],
+        "double_blocks.0.img_attn.proj": flux_lora(1)["double_blocks.0.img_attn.proj"],
+    }
     path = write_lora(tmp_path / "split.safetensors", split(lora), "peft")
     found = dense(merge([path], PLAIN))[f"diffusion_model.{SWAPPED}"]
     assert difference(found, lora[SWAPPED].delta) < EXACT
@@ -151,7 +156,8 @@ def test_diffusers_scale_and_shift_are_exchanged_on_the_way(tmp_path):
 )
 def test_parts_and_swaps_work_in_narrow_dtypes(dtype, tmp_path):
     lora = {
-        name: Factors((10 * one.up).to(dtype), (10 * one.down).to(dtype)) for name, one in flux_lora(1).items()
+        name: Factors((10 * one.up).to(dtype), (10 * one.down).to(dtype))
+        for name, one in flux_lora(1).items()
     }
     other = write_lora(tmp_path / "other.safetensors", fused(flux_lora(2)))
     path = write_lora(tmp_path / "narrow.safetensors", split(lora), "peft")
@@ -171,18 +177,20 @@ class TestTwoNamingsInOneFile:
         stack = build_stack([Entry(file_of(self.both(lora)))])
         found = dense(merge(stack, PLAIN))
         whole = {name: found.get(f"diffusion_model.{name}") for name in SIZES}
-        assert difference(
-            np.concatenate([d for t, d in found.items() if ".linear1" in t]), lora["single_blocks.0.linear1"].delta
-        ) < EXACT
+        assert (
+            difference(
+                np.concatenate([d for t, d in found.items() if ".linear1" in t]),
+                lora["single_blocks.0.linear1"].delta,
+            )
+            < EXACT
+        )
         assert difference(whole["double_blocks.0.img_mlp.0"], lora["double_blocks.0.img_mlp.0"].delta) < EXACT
         assert any("under two names" in note for note in stack.notes)
 
     def test_a_folded_alpha_is_the_same_lora_too(self):
         """PEFT's half has alpha folded into its up factor: other tensors, the same delta."""
         lora = flux_lora(1, alpha=2.0)
-        folded = {
-            name: Factors(one.up * (2.0 / 4), one.down) for name, one in split(lora).items()
-        }
+        folded = {name: Factors(one.up * (2.0 / 4), one.down) for name, one in split(lora).items()}
         found = dense(merge(build_stack([Entry(file_of(fused(lora) | folded))]), PLAIN))
         expected = native(lora)
         assert all(difference(found[name], expected[name]) < EXACT for name in found if "linear1[" in name)
@@ -214,7 +222,10 @@ class TestTwoNamingsInOneFile:
 
 @pytest.mark.parametrize(
     ("wrong", "shape"),
-    [("transformer.transformer_blocks.0.attn.to_q", (40, 32)), ("lora_unet_double_blocks_0_img_attn_qkv", (100, 32))],
+    [
+        ("transformer.transformer_blocks.0.attn.to_q", (40, 32)),
+        ("lora_unet_double_blocks_0_img_attn_qkv", (100, 32)),
+    ],
 )
 def test_a_part_or_whole_of_the_wrong_height_is_named_before_anything_is_merged(wrong, shape, tmp_path):
     modules = (fused if wrong.startswith("lora_unet") else split)(flux_lora(1))
@@ -245,15 +256,19 @@ def test_a_lora_of_text_encoders_alone_goes_with_a_flux_of_any_width(tmp_path):
     ]
     for order in (paths, paths[::-1]):
         stack = build_stack([entry_of(path) for path in order])
-        assert stack.family == keys.candidates(
-            {name: (tuple(f.up.shape), tuple(f.down.shape)) for name, f in fused(flux_lora(1)).items()}
-        )[0]
+        assert (
+            stack.family
+            == keys.candidates(
+                {name: (tuple(f.up.shape), tuple(f.down.shape)) for name, f in fused(flux_lora(1)).items()}
+            )[0]
+        )
         assert len(stack.groups) == len(SIZES) + 1
 
 
 def test_two_widths_of_flux_do_not_fit_together_and_it_says_so(tmp_path):
     paths = [
-        write_lora(tmp_path / f"{hidden}.safetensors", fused(flux_lora(1, hidden=hidden))) for hidden in (32, 64)
+        write_lora(tmp_path / f"{hidden}.safetensors", fused(flux_lora(1, hidden=hidden)))
+        for hidden in (32, 64)
     ]
     with pytest.raises(StackError, match="32.safetensors") as problem:
         build_stack([entry_of(path) for path in paths])

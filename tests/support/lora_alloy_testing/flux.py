@@ -1,8 +1,8 @@
 """A toy Flux: the same deltas fused as kohya writes them, and split as diffusers and ai-toolkit do.
 
-    whole = {"double_blocks.0.img_attn.qkv": noise((96, 32), 4)}
-    write_lora(path, fused(whole))                 # lora_unet_double_blocks_0_img_attn_qkv
-    write_lora(path, split(whole), "peft")         # transformer.transformer_blocks.0.attn.to_q, to_k, to_v
+whole = {"double_blocks.0.img_attn.qkv": noise((96, 32), 4)}
+write_lora(path, fused(whole))                 # lora_unet_double_blocks_0_img_attn_qkv
+write_lora(path, split(whole), "peft")         # transformer.transformer_blocks.0.attn.to_q, to_k, to_v
 """
 
 from collections.abc import Mapping
@@ -64,7 +64,9 @@ SIZES: dict[str, tuple[int, int]] = {
 }
 
 
-def flux_lora(seed: int, *, rank: int = 4, alpha: float | None = None, hidden: int = HIDDEN) -> dict[str, Factors]:
+def flux_lora(
+    seed: int, *, rank: int = 4, alpha: float | None = None, hidden: int = HIDDEN
+) -> dict[str, Factors]:
     """A LoRA on every weight above, by native name."""
     return {
         name: noise((outputs * hidden, inputs * hidden), rank, seed=1000 * seed + place, alpha=alpha)
