@@ -70,7 +70,7 @@ def parse_entry(text: str) -> Entry:
         StackError: a strength is not a number.
     """
     path, strengths = text, []
-    while len(strengths) < 2 and not Path(path).exists() and ":" in path:
+    while len(strengths) < 2 and not _exists(path) and ":" in path:
         path, number = path.rsplit(":", 1)
         try:
             strengths.insert(0, float(number))
@@ -82,6 +82,13 @@ def parse_entry(text: str) -> Entry:
                 f"`{number}` in `{text}` is not a strength; write FILE:STRENGTH, as in `ink.safetensors:0.8`."
             ) from None
     return Entry(open_lora(path), *strengths)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name longer than the file system allows
+        return False
 
 
 def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, list[Measured]]:

@@ -9,10 +9,10 @@ import json
 import mmap
 import os
 import pickle
-import secrets
+import re
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -21,7 +21,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from .errors import FileError, SaveError
+from .errors import FileError
+from .wholefile import write_whole
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
@@ -96,6 +97,8 @@ def open_tensors(path: Path) -> TensorFile:
     try:
         if path.is_dir():
             raise FileError(f"`{path}` is a folder; name a file in it.")
+        if path.exists() and not path.is_file():
+            raise FileError(f"`{path}` is a device or a pipe; name a file.")
         size_bytes = path.stat().st_size
     except FileNotFoundError:
         raise FileError(f"`{path}` does not exist; check the name and the folder.") from None
@@ -244,7 +247,9 @@ def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
     if size_bytes == 0:
         raise FileError(f"`{path}` is empty; the download or the save did not finish. Get it again.")
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except (
         pickle.UnpicklingError,
         RuntimeError,
@@ -258,10 +263,12 @@ def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
         UnicodeDecodeError,
         MemoryError,
     ) as problem:
-        first = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        # Of torch's own text only the name is fit to be passed on: the rest tells how to run the code.
+        named = re.search(r"GLOBAL ([\w.]{1,80})", str(problem))
+        what = f"names `{named[1]}`, which is no tensor" if named else "holds more than tensors, or is damaged"
         raise FileError(
-            f"`{path}` holds more than tensors, or is damaged; it is not opened, since that could run code"
-            f" ({first[:160]}). Use a `.safetensors` version of it."
+            f"`{path}` {what}; it is not opened, since that could run code. Use a `.safetensors` version of"
+            " it."
         ) from None
     while isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
@@ -302,31 +309,7 @@ def write_tensors(
     Raises:
         SaveError: the place cannot be written; what stood there before still does.
     """
-    if path.is_dir():
-        raise SaveError(f"`{path}` is a folder; name a file to write.")
-    beside = path.with_name(f".{path.name[:80]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not os.access(path, os.W_OK):
-            raise SaveError(f"`{path}` is read-only; choose another name or make it writable.")
-        with beside.open("xb") as stream:
-            for piece in _serialized(tensors, metadata):
-                stream.write(piece)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if check is not None:
-            check(beside)
-        beside.replace(path)
-        _sync_folder(path.parent)
-    except OSError as problem:
-        reason = problem.strerror or str(problem)
-        raise SaveError(
-            f"`{path}` cannot be written ({reason}); nothing was changed there. Choose another place or free"
-            " some space."
-        ) from None
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+    write_whole(path, _serialized(tensors, metadata), check)
 
 
 def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
@@ -347,13 +330,3 @@ def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
         flat = value.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
             yield memoryview(flat.view(torch.uint8).numpy())
-
-
-def _sync_folder(folder: Path) -> None:
-    # Windows cannot open folders; there the rename itself is the guarantee.
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
