@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 from .analysis.measure import measure
 from .analysis.similarity import Measured
-from .core.errors import ProofError, StackError
+from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
 from .lora import keys
 from .lora.file import LoraFile, open_lora
+from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
 from .lora.target import Target
 from .merging.engine import execute
@@ -35,6 +36,16 @@ def load(path: Path | str) -> LoraFile:
         FileError: the file is missing, damaged, or not a LoRA.
     """
     return open_lora(path)
+
+
+def inspect(paths: Path | str | Sequence[Path | str]) -> list[Inspection]:
+    """What files are, from their headers: format, family, trainer, ranks, alphas, targets, problems.
+
+    Raises:
+        FileError: a file is missing, damaged, or not a LoRA; ask for files one by one to go on after that.
+    """
+    given = [paths] if isinstance(paths, str | Path) else paths
+    return [inspect_file(path) for path in given]
 
 
 def stack_of(entries: StackLike, model: Model | None = None, partial: bool = False) -> Stack:
@@ -193,9 +204,7 @@ class Merged:
             SaveError: the place cannot be written, or the naming lacks a target.
             ProofError: what was written is not what was merged; nothing was replaced.
         """
-        path = Path(path)
-        if path.suffix.lower() != ".safetensors":
-            path = path.with_name(f"{path.name}.safetensors")
+        path = saved_path(path)
         louder = [_with_gain(patch, clip_gain if patch.target.is_clip else gain) for patch in self.patches]
         pieces = named(louder, naming, self.stack.family, self.stack.spellings)
         metadata = describe(self.plan, self.patches, self.stack, naming, gain, clip_gain) | (notes or {})
@@ -207,6 +216,18 @@ class Merged:
             if route is not None:
                 return route.target
         return Target(keys.loose_name(name))
+
+
+def saved_path(path: Path | str) -> Path:
+    """Where `Merged.save` writes when it is given `path`: `.safetensors` is added if it is missing.
+
+    Raises:
+        SaveError: it names no file.
+    """
+    path = Path(path)
+    if not path.name or path.name == "..":
+        raise SaveError(f"`{path}` is a folder; name a file to write.")
+    return path if path.suffix.lower() == ".safetensors" else path.with_name(f"{path.name}.safetensors")
 
 
 def _with_gain(patch: Patch, gain: float) -> Patch:

@@ -265,7 +265,9 @@ def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
     ) as problem:
         # Of torch's own text only the name is fit to be passed on: the rest tells how to run the code.
         named = re.search(r"GLOBAL ([\w.]{1,80})", str(problem))
-        what = f"names `{named[1]}`, which is no tensor" if named else "holds more than tensors, or is damaged"
+        what = (
+            f"names `{named[1]}`, which is no tensor" if named else "holds more than tensors, or is damaged"
+        )
         raise FileError(
             f"`{path}` {what}; it is not opened, since that could run code. Use a `.safetensors` version of"
             " it."

@@ -10,7 +10,7 @@ from .. import __version__
 from ..core.errors import RecipeError
 from ..lora.stack import Stack
 from .patch import Patch
-from .plan import Plan
+from .plan import Plan, Source
 from .recipe import Recipe
 
 _RECIPE, _SAVED, _SOURCES, _ERROR = (
@@ -24,12 +24,13 @@ TRIGGER_LIMIT = 1000
 
 @dataclass(frozen=True)
 class Described:
-    """How a merged file says that it was made."""
+    """How a merged file says that it was made. `sources` is empty if it does not tell them readably."""
 
     recipe: Recipe
     naming: str
     gain: float
     clip_gain: float
+    sources: tuple[Source, ...] = ()
 
 
 def describe(
@@ -72,9 +73,24 @@ def described(metadata: Mapping[str, str]) -> Described | None:
     try:
         saved = json.loads(metadata[_SAVED])
         recipe = Recipe.parse(metadata[_RECIPE], "the recipe in the file's header")
-        return Described(recipe, str(saved["naming"]), float(saved["gain"]), float(saved["clip_gain"]))
-    except (ValueError, KeyError, TypeError, RecipeError):
+        sources = _sources(metadata.get(_SOURCES, "[]"))
+        gains = float(saved["gain"]), float(saved["clip_gain"])
+        return Described(recipe, str(saved["naming"]), *gains, sources)
+    except (ValueError, KeyError, TypeError, RecursionError, RecipeError):
         return None
+
+
+def _sources(text: str) -> tuple[Source, ...]:
+    return tuple(
+        Source(
+            label=str(one["label"]),
+            sha256=str(one["sha256"]),
+            strength=float(one["strength"]),
+            clip_strength=float(one["clip_strength"]),
+            preserve=one["preserve"] is True,
+        )
+        for one in json.loads(text)
+    )
 
 
 def _triggers(stack: Stack) -> str:
