@@ -1,10 +1,13 @@
 """The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
+
+import torch
 
 from .analysis.measure import measure
 from .analysis.similarity import Measured
@@ -66,8 +69,8 @@ def _entry(given: EntryLike) -> Entry:
     if isinstance(given, LoraFile):
         return Entry(given)
     if isinstance(given, tuple):
-        path, *strengths = given
-        return Entry(open_lora(path), *(float(strength) for strength in strengths))
+        clip = float(given[2]) if len(given) == 3 else None
+        return Entry(open_lora(given[0]), float(given[1]), clip)
     if isinstance(given, Path):
         return Entry(open_lora(given))
     return parse_entry(given)
@@ -224,14 +227,23 @@ def saved_path(path: Path | str) -> Path:
     Raises:
         SaveError: it names no file.
     """
+    is_folder = str(path).endswith(("/", os.sep))
     path = Path(path)
-    if not path.name or path.name == "..":
+    if is_folder or path.name in ("", "..") or path.is_dir():
         raise SaveError(f"`{path}` is a folder; name a file to write.")
     return path if path.suffix.lower() == ".safetensors" else path.with_name(f"{path.name}.safetensors")
 
 
 def _with_gain(patch: Patch, gain: float) -> Patch:
     return patch if gain == 1.0 else replace(patch, up=(patch.up.float() * gain).to(patch.up.dtype))
+
+
+def allowed_difference(dtype: torch.dtype) -> float:
+    """How far a file may be from the same merge done again: its dtype's rounding, which machines do apart.
+
+    On the machine that saved it, the difference is 0.
+    """
+    return max(1e-6, torch.finfo(dtype).eps / 2)
 
 
 def verify(
@@ -265,12 +277,17 @@ def verify(
             f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}"
             + (f"; the first one missing is `{missing[0]}`." if missing else ".")
         )
+    strange = [account.tensor for account in saved.accounts if account.state != "used"]
+    if strange:
+        raise ProofError(
+            f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
+        )
     found = []
     for piece in pieces:
         delta = saved.load(saved.modules[piece.name])
         found.append((difference(delta.up, delta.down, delta.scale, piece.patch), str(piece.patch.target)))
     read_error, where = max(found)
-    if read_error > 1e-6:
+    if read_error > allowed_difference(merged.patches[0].up.dtype):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
         )

@@ -107,7 +107,7 @@ def _places(analysis: Analysis) -> Html:
         rows.append((block.name, [*cells, cell(f"{block.target_count:,}")]))
     return section(
         "Where each acts",
-        "How much a LoRA changes in every block; 100% is its loudest one. A dash: it does not touch the block.",
+        "How much a LoRA changes in every block; 100% is its loudest one. A dash: it does not touch it.",
         block_map(heads, rows, len(analysis.parts)),
     )
 

@@ -43,12 +43,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _lines(one: Inspection) -> list[str]:
     told = {
-        "format": _counts(one.formats, "modules"),
+        "format": _counts(one.formats),
         "family": one.title,
         "written by": f"{one.trainer.name}: {one.trainer.evidence}" if one.trainer else "",
-        "rank": _counts(one.ranks, "modules") if len(one.ranks) != 1 else str(next(iter(one.ranks))),
+        "rank": _counts(one.ranks) if len(one.ranks) != 1 else str(next(iter(one.ranks))),
         "scale": _scale(one),
-        "dtype": ", ".join(one.dtypes) if len(one.dtypes) == 1 else _counts(one.dtypes, "modules"),
+        "dtype": ", ".join(one.dtypes) if len(one.dtypes) == 1 else _counts(one.dtypes),
         "targets": _targets(one),
         "tensors": _tensors(one),
         "base model": ", ".join(one.base_model.values()),
@@ -68,18 +68,20 @@ def size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count < 1_000_000_000 else f"{count / 1e9:.2f} GB"
 
 
-def _counts(counts: Mapping[str, int] | Mapping[int, int], what: str) -> str:
-    return ", ".join(f"{name} ({count} {what})" for name, count in counts.items())
+def _counts(counts: Mapping[str, int] | Mapping[int, int] | Mapping[float, int]) -> str:
+    return ", ".join(f"{name} ({_modules(count)})" for name, count in counts.items())
+
+
+def _modules(count: int) -> str:
+    return "1 module" if count == 1 else f"{count:,} modules"
 
 
 def _scale(one: Inspection) -> str:
     alphas = one.alphas
     if not alphas.stored_count:
         return "1: no alpha is stored"
-    scales = ", ".join(f"{scale:g}" for scale in alphas.scales)
-    if len(alphas.scales) > 1:
-        scales = ", ".join(f"{scale:g} ({count} modules)" for scale, count in alphas.scales.items())
-    missing = f"; {alphas.missing_count} modules store no alpha, so 1" if alphas.missing_count else ""
+    scales = ", ".join(map(str, alphas.scales)) if len(alphas.scales) == 1 else _counts(alphas.scales)
+    missing = f"; {_modules(alphas.missing_count)} without alpha: 1" if alphas.missing_count else ""
     return f"alpha / rank = {scales}{missing}"
 
 

@@ -10,6 +10,7 @@ from ..lora.file import open_lora
 from ..lora.stack import Entry
 from ..merging.metadata import Described, described
 from ..merging.provenance import disagreements, find_sources, with_preserved
+from ..merging.saving import Proof
 from .console import Console
 from .options import add_entries, add_preserve, read_entries, read_recipe, refuse_outputs
 from .output import json_path, write_json
@@ -53,9 +54,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
         hints = disagreements(entries, told) if told else []
         raise ProofError(" ".join([str(problem), *hints])) from None
     console.say(
-        f"Proven: {options.output} is what {_listed(entries)} give, on all {proof.target_count} targets; the"
-        f" largest difference is {proof.read_error:.1e}. Its error against the exact merge is"
-        f" {proof.merge_error:.1e}."
+        f"Proven: {options.output} is what {_listed(entries)} give, on all {proof.target_count} targets"
+        f" {_how_far(proof)}. Its error against the exact merge is {proof.merge_error:.1e}."
     )
     write_json(options.json, "verify", {"proof": proof}, console)
     return 0
@@ -71,6 +71,12 @@ def _entries(options: argparse.Namespace, told: Described | None) -> Sequence[En
             " `--recipe`."
         )
     return find_sources(told, options.dir or [options.output.parent])
+
+
+def _how_far(proof: Proof) -> str:
+    if proof.read_error == 0.0:
+        return "bit for bit"
+    return f"to {proof.read_error:.1e}, which is how differently machines round"
 
 
 def _listed(entries: Sequence[Entry]) -> str:

@@ -7,7 +7,7 @@ text: it is cut to a readable length, and whoever shows it must escape it (`spec
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,7 @@ from .target import Target
 from .trainers import Trainer, guess_trainer
 
 SHOWN = 5
-_BASE_MODEL = (
-    "ss_base_model_version",
-    "modelspec.architecture",
-    "ss_sd_model_name",
-    "modelspec.implementation",
-)
+_BASE_MODEL = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
 
 
 @dataclass(frozen=True)
@@ -74,11 +69,12 @@ class Inspection:
     base_model: dict[str, str]
     trigger: str
     tags: tuple[str, ...]
-    problems: tuple[str, ...] = field(default=())
+    problems: tuple[str, ...]
 
-    def toparsed(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """The inspection as JSON values; ranks and scales are keys, and so strings."""
-        told = asdict(self) | {"path": str(self.path)}
+        told: dict[str, Any] = asdict(self)
+        told["path"] = str(self.path)
         told["ranks"] = {str(rank): count for rank, count in self.ranks.items()}
         told["alphas"]["scales"] = {f"{scale:g}": count for scale, count in self.alphas.scales.items()}
         return told

@@ -7,6 +7,7 @@ replaces nothing (`design.md` §1.3). `alpha = rank` always, so that every loade
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 from pathlib import Path
 
 import torch
@@ -210,11 +211,13 @@ def _read_back(file: LoraFile, pieces: Sequence[Named], lead: Callable[[str], Ta
 
 
 def difference(up: Tensor, down: Tensor, scale: float, patch: Patch) -> float:
-    """`‖scale · up @ down − patch‖ / ‖patch‖`, from factors; 0 if they are the same bits."""
+    """`‖scale · up @ down − patch‖ / ‖patch‖`, from factors; 0 for the same bits, infinite for NaN."""
     if scale == 1.0 and up.equal(patch.up) and down.equal(patch.down):
         return 0.0
     left = torch.cat([up.double() * scale, patch.up.double()], 1)
     right = torch.cat([down.double(), -patch.down.double()])
     size = product_norm(patch.up.double(), patch.down.double())
     off = product_norm(left, right)
+    if not isfinite(off):
+        return inf
     return off / size if size > 0 else off
