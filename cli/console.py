@@ -1,6 +1,7 @@
 """What the command line says, and where: results on stdout, all else on stderr."""
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -10,7 +11,9 @@ from typing import TextIO
 
 from ..core.errors import SaveError
 
-LINE_LIMIT = 2000
+LINE_LIMIT = 4000
+WORD_LIMIT = 400
+KEPT = 120
 REFRESH = 0.1
 
 
@@ -20,6 +23,8 @@ def printable(text: str) -> str:
 
 
 def _line(line: str) -> str:
+    # A name may be as long as a stranger likes; the words around it must stay.
+    line = re.sub(rf"\S{{{WORD_LIMIT},}}", lambda word: f"{word[0][:KEPT]}…{word[0][-KEPT:]}", line)
     line = line if len(line) <= LINE_LIMIT else f"{line[:LINE_LIMIT]}…"
     return "".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in line)
 
