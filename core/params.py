@@ -42,9 +42,7 @@ class Param:
         """
         wanted = {float: (int, float), int: int, str: str, bool: bool}[self.kind]
         if not isinstance(value, wanted) or (isinstance(value, bool) and self.kind is not bool):
-            raise RecipeError(
-                f"`{self.name}` of {where} must be {self.kind.__name__}, not {value!r}."
-            )
+            raise RecipeError(f"`{self.name}` of {where} must be {self.kind.__name__}, not {value!r}.")
         if self.span and not self.span.low <= value <= self.span.high:  # type: ignore[operator]
             raise RecipeError(
                 f"`{self.name}` of {where} is {value}; it must lie between {self.span.low:g} and"
@@ -90,8 +88,7 @@ def checked(function: Callable[..., object], given: Mapping[str, object], where:
         if name not in known:
             raise RecipeError(unknown("parameter", name, known, of=where))
     return {
-        name: parameter.check(given.get(name, parameter.default), where)
-        for name, parameter in known.items()
+        name: parameter.check(given.get(name, parameter.default), where) for name, parameter in known.items()
     }
 
 

@@ -3,17 +3,23 @@
 import logging
 
 from ..core.log import log
+from .lora_optimizer_simple import LoRAOptimizerSimple
 from .lora_stack import LoRAStack
 from .lora_stack_dynamic import LoRAStackDynamic
+from .save_merged_lora import SaveMergedLoRA
 
 NODE_CLASS_MAPPINGS = {
     "LoRAStack": LoRAStack,
     "LoRAStackDynamic": LoRAStackDynamic,
+    "LoRAOptimizerSimple": LoRAOptimizerSimple,
+    "SaveMergedLoRA": SaveMergedLoRA,
 }
 
 NODE_DISPLAY_NAME_MAPPINGS = {
     "LoRAStack": "LoRA Stack",
     "LoRAStackDynamic": "LoRA Stack (Dynamic)",
+    "LoRAOptimizerSimple": "LoRA Optimizer",
+    "SaveMergedLoRA": "Save Merged LoRA",
 }
 
 LOG_PREFIX = "[LoRA Alloy]"

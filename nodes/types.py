@@ -3,6 +3,9 @@
 CATEGORY = "LoRA Optimizer"
 
 LORA_STACK = "LORA_STACK"
+LORA_DATA = "LORA_DATA"
+TUNER_DATA = "TUNER_DATA"
+OPTIMIZER_SETTINGS = "OPTIMIZER_SETTINGS"
 
 CONFLICT_MODES = ("all", "low_conflict", "high_conflict")
 KEY_FILTERS = ("all", "shared_only", "unique_only", "audio_only", "no_audio")

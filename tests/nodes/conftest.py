@@ -22,6 +22,10 @@ class FakeFolderPaths(ModuleType):
         }
         return sorted(found)
 
+    def get_folder_paths(self, folder: str) -> list[str]:
+        assert folder == "loras"
+        return [str(root) for root in self.roots]
+
     def get_full_path(self, folder: str, name: str) -> str | None:
         assert folder == "loras"
         for root in self.roots:

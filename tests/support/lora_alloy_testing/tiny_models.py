@@ -33,7 +33,7 @@ class TinyModel:
     names: dict[str, Route]
 
     def pick(self, *fragments: str, clip: bool = False) -> list[str]:
-        """The matrices and convolutions of the model, or of its text encoders, with a fragment in the name."""
+        """Matrices and convolutions of the model, or of its text encoders, with a fragment in their name."""
         return [
             weight
             for weight, shape in self.weights.items()

@@ -1,0 +1,64 @@
+"""The analysis pass: one target at a time, only its numbers kept."""
+
+import torch
+
+from ..core.errors import FileError
+from ..core.progress import Progress, silent, told
+from ..core.threads import one_thread
+from ..lora.factors import LowRank
+from ..lora.stack import Group, Stack
+from .conflict import sign_conflict
+from .similarity import Measured, gram_matrix
+from .subspace import overlap, spectrum
+
+
+def measure(stack: Stack, *, is_deep: bool = False, progress: Progress = silent) -> list[Measured]:
+    """Measure every group of a stack, in the order of its groups.
+
+    Args:
+        stack: what to measure.
+        is_deep: also spectra and subspace overlaps.
+        progress: told after every target.
+
+    Raises:
+        FileError: a file holds values that are not finite.
+    """
+    measured = []
+    for group in told(stack.walk(), len(stack.groups), "analyse", progress):
+        with one_thread():
+            measured.append(_measure_group(stack, group, is_deep))
+    return measured
+
+
+def _measure_group(stack: Stack, group: Group, is_deep: bool) -> Measured:
+    deltas = stack.load(group)
+    gram = gram_matrix(deltas)
+    if not torch.isfinite(gram.diagonal()).all():
+        raise _not_finite(stack, group, deltas)
+    conflict = sign_conflict(deltas, group.target.weight) if len(deltas) > 1 else None
+    between, ranks = None, ()
+    if is_deep:
+        spectra = [spectrum(delta) for delta in deltas]
+        ranks = tuple(one.effective_rank for one in spectra)
+        between = overlap(deltas, spectra, gram) if len(deltas) > 1 else None
+    entries = tuple(contribution.entry for contribution in group.contributions)
+    size = deltas[0].up.shape[0] * deltas[0].down.shape[1]
+    return Measured(group.target, entries, gram, size, conflict, between, ranks)
+
+
+def _not_finite(stack: Stack, group: Group, deltas: list[LowRank]) -> FileError:
+    for contribution, delta in zip(group.contributions, deltas, strict=True):
+        file, name = stack.entries[contribution.entry].file, contribution.module.name
+        for factor, role in ((delta.up, "up"), (delta.down, "down")):
+            bad = int((~torch.isfinite(factor.float())).sum())
+            if bad:
+                return FileError(
+                    f"`{name}` of `{file.label}` has {bad:,} values in its {role} factor that are NaN or"
+                    f" infinite; the"
+                    " training broke or the file is damaged. Take it out of the stack, or get it again."
+                )
+    return FileError(
+        f"The values on {group.target} are too large for float32; one of the files is damaged. `lora-alloy"
+        f" inspect`"
+        " shows them one by one."
+    )

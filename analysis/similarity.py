@@ -1,0 +1,63 @@
+"""Norms, dot products and cosines of deltas, exact from their factors.
+
+`⟨Δ_i, Δ_j⟩ = scale_i · scale_j · Σ (U_iᵀU_j) ∘ (D_i D_jᵀ)`: the cost is that of `(o + i) · R²`, not of `o ·
+i` (`design.md` §1.1). Products are float32, sums float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..lora.factors import LowRank
+from ..lora.target import Target
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured on one target.
+
+    Attributes:
+        target: the target.
+        entries: which entries of the stack touch it, in the order of the Gram matrix.
+        gram: `(n, n)` float64, dot products of the deltas at strength 1.
+        size: the number of entries of the weight.
+        conflict: `(n, n)` float64, the share of entries with opposite signs; None if it was not sampled.
+        overlap: `(n, n)` float64, [a, b] the share of a's energy in b's leading subspace; None if not asked
+        for.
+        effective_rank: per delta, the exponential of the entropy of its spectrum; empty if not asked for.
+    """
+
+    target: Target
+    entries: tuple[int, ...]
+    gram: Tensor
+    size: int
+    conflict: Tensor | None = None
+    overlap: Tensor | None = None
+    effective_rank: tuple[float, ...] = ()
+
+
+def gram_matrix(deltas: Sequence[LowRank]) -> Tensor:
+    """The dot products of deltas on one target.
+
+    Returns:
+        `(n, n)` float64. A row is not finite if its factors are not.
+    """
+    up = torch.cat([delta.up.float() for delta in deltas], 1)
+    down = torch.cat([delta.down.float() for delta in deltas])
+    products = (up.T @ up).double() * (down @ down.T)
+    ranks = [delta.rank for delta in deltas]
+    owner = torch.repeat_interleave(torch.arange(len(deltas)), torch.tensor(ranks))
+    rows = products.new_zeros(len(deltas), products.shape[1]).index_add_(0, owner, products)
+    gram = products.new_zeros(len(deltas), len(deltas)).index_add_(1, owner, rows)
+    scale = torch.tensor([delta.scale for delta in deltas], dtype=torch.float64)
+    gram = gram * scale[:, None] * scale
+    return (gram + gram.T) / 2
+
+
+def cosines(gram: Tensor) -> Tensor:
+    """The cosines of a Gram matrix: `(n, n)`, 0 where a delta is zero."""
+    norms = gram.diagonal().clamp(min=0).sqrt()
+    bottom = norms[:, None] * norms
+    return torch.where(bottom > 0, gram / bottom.clamp(min=1e-300), 0).clamp(-1, 1)

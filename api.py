@@ -1,0 +1,250 @@
+"""The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+from .analysis.measure import measure
+from .analysis.similarity import Measured
+from .core.errors import ProofError, StackError
+from .core.progress import Progress, silent
+from .core.threads import one_thread
+from .lora.file import LoraFile, open_lora
+from .lora.stack import Entry, Model, Stack, build_stack
+from .merging.engine import execute
+from .merging.metadata import Described, describe, described
+from .merging.patch import Patch, shaped
+from .merging.plan import Plan, make_plan
+from .merging.recipe import Recipe
+from .merging.report import Report, make_report
+from .merging.saving import Named, Proof, difference, named, save_patches
+
+EntryLike: TypeAlias = (
+    "Entry | LoraFile | str | Path | tuple[str | Path, float] | tuple[str | Path, float, float]"
+)
+StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
+
+
+def load(path: Path | str) -> LoraFile:
+    """Open a LoRA file by its header; values are read when they are needed.
+
+    Raises:
+        FileError: the file is missing, damaged, or not a LoRA.
+    """
+    return open_lora(path)
+
+
+def stack_of(entries: StackLike, model: Model | None = None, partial: bool = False) -> Stack:
+    """A stack from entries: paths, `"file.safetensors:0.8:0.5"`, `(path, strength[, clip])`, or `Entry`.
+
+    Raises:
+        FileError: a file cannot be read.
+        StackError: the entries do not fit together.
+    """
+    if isinstance(entries, Stack):
+        return entries
+    return build_stack([_entry(one) for one in entries], model, partial)
+
+
+def _entry(given: EntryLike) -> Entry:
+    if isinstance(given, Entry):
+        return given
+    if isinstance(given, LoraFile):
+        return Entry(given)
+    if isinstance(given, tuple):
+        path, *strengths = given
+        return Entry(open_lora(path), float(strengths[0]), float(strengths[1]) if strengths[1:] else None)
+    if isinstance(given, Path):
+        return Entry(open_lora(given))
+    return parse_entry(given)
+
+
+def parse_entry(text: str) -> Entry:
+    """`FILE[:STRENGTH[:CLIP]]`; a colon that belongs to the path stays with it.
+
+    Raises:
+        FileError: the file cannot be read.
+        StackError: a strength is not a number.
+    """
+    path, strengths = text, []
+    while len(strengths) < 2 and not Path(path).exists() and ":" in path:
+        path, number = path.rsplit(":", 1)
+        try:
+            strengths.insert(0, float(number))
+        except ValueError:
+            if "/" in number or "\\" in number:
+                path = text
+                break
+            raise StackError(
+                f"`{number}` in `{text}` is not a strength; write FILE:STRENGTH, as in `ink.safetensors:0.8`."
+            ) from None
+    return Entry(open_lora(path), *strengths[:2])
+
+
+def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, list[Measured]]:
+    """How the LoRAs of a stack relate: norms, cosines, conflicts, overlaps, spectra, target by target.
+
+    Raises:
+        FileError: a file cannot be read.
+        StackError: the entries do not fit together.
+    """
+    built = stack_of(stack)
+    return built, measure(built, is_deep=True, progress=progress)
+
+
+def plan(stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent) -> Plan:
+    """Decide a merge without doing it.
+
+    Raises:
+        FileError: a file cannot be read.
+        StackError: the entries do not fit together.
+    """
+    recipe = recipe or Recipe()
+    built = stack_of(stack, partial=recipe.partial)
+    return make_plan(built, recipe, measure(built, progress=progress))
+
+
+def merge(
+    stack: StackLike,
+    recipe: Recipe | Plan | None = None,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
+) -> "Merged":
+    """Merge a stack.
+
+    Args:
+        stack: the entries.
+        recipe: what to do; a plan replays it bit for bit.
+        model: what a host knows of the base model.
+        progress: told after every target; what it raises ends the merge, and nothing is left half-done.
+
+    Raises:
+        FileError: a file cannot be read.
+        StackError: the entries do not fit together.
+        RecipeError: the plan is for another stack.
+    """
+    asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
+    built = stack_of(stack, model, asked.partial)
+    measured = measure(built, progress=progress)
+    decided = recipe if isinstance(recipe, Plan) else make_plan(built, asked, measured)
+    patches = tuple(execute(built, decided, progress))
+    return Merged(built, decided, measured, patches)
+
+
+class Merged:
+    """A finished merge: an iterable of patches that can report on itself and be saved.
+
+    Attributes:
+        stack: what was merged.
+        plan: how.
+        measured: what the plan was made from.
+        patches: one per target.
+    """
+
+    def __init__(
+        self, stack: Stack, plan: Plan, measured: Sequence[Measured], patches: tuple[Patch, ...]
+    ) -> None:
+        self.stack = stack
+        self.plan = plan
+        self.measured = measured
+        self.patches = patches
+
+    def __iter__(self) -> Iterator[Patch]:
+        return iter(self.patches)
+
+    def __len__(self) -> int:
+        return len(self.patches)
+
+    @cached_property
+    def report(self) -> Report:
+        """What was done, to which targets, and how much of each LoRA is left."""
+        return make_report(self.stack, self.plan, self.measured, self.patches)
+
+    def save(
+        self,
+        path: Path | str,
+        *,
+        naming: str = "comfyui",
+        gain: float = 1.0,
+        clip_gain: float = 1.0,
+        rank: int = 0,
+        notes: dict[str, str] | None = None,
+    ) -> Proof:
+        """Write the merged LoRA and prove that the file equals the merge.
+
+        Args:
+            path: `.safetensors` is added if it is missing.
+            naming: `comfyui`, `kohya` or `diffusers`.
+            gain: a factor on the model's targets, baked in.
+            clip_gain: a factor on the text encoders' targets, baked in.
+            rank: at most this rank for every target, 0 for the merge's own.
+            notes: more metadata.
+
+        Raises:
+            SaveError: the place cannot be written, or the naming lacks a target.
+            ProofError: what was written is not what was merged; nothing was replaced.
+        """
+        path = Path(path)
+        if path.suffix.lower() != ".safetensors":
+            path = path.with_name(f"{path.name}.safetensors")
+        with one_thread():
+            told = Described(self.plan.recipe, naming, gain, clip_gain, rank)
+            pieces = self._pieces(told)
+            metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
+                notes or {}
+            )
+            return save_patches(path, pieces, naming, metadata, self.stack.lead)
+
+    def _pieces(self, told: Described) -> list[Named]:
+        """The patches as a file holds them."""
+        louder = [
+            shaped(patch, told.clip_gain if patch.target.is_clip else told.gain, told.rank)
+            for patch in self.patches
+        ]
+        return named(louder, told.naming, self.stack.family, self.stack.spellings)
+
+
+def verify(
+    path: Path | str, stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent
+) -> Proof:
+    """Prove a saved file against its inputs again: merge them, and compare target by target.
+
+    Args:
+        path: a file that `Merged.save` wrote.
+        stack: the entries it was made of.
+        recipe: what was asked; None takes it from the file.
+
+    Raises:
+        FileError: a file cannot be read.
+        ProofError: the file is not what these inputs and this recipe give; the message says where and how
+        far.
+    """
+    saved = open_lora(path)
+    told = described(saved.tensors.metadata)
+    if recipe is None:
+        if told is None:
+            raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
+        recipe = told.recipe
+    merged = merge(stack, recipe, progress=progress)
+    pieces = merged._pieces(told or Described(recipe))
+    missing = [piece.name for piece in pieces if piece.name not in saved.modules]
+    if missing or len(saved.modules) != len(pieces):
+        raise ProofError(
+            f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}"
+            + (f"; the first one missing is `{missing[0]}`." if missing else ".")
+        )
+    found = []
+    for piece in pieces:
+        delta = saved.load(saved.modules[piece.name])
+        found.append((difference(delta, piece), str(piece.patch.target)))
+    read_error, where = max(found)
+    if read_error > 1e-6:
+        raise ProofError(
+            f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
+        )
+    worst = max(merged.patches, key=lambda patch: patch.error)
+    return Proof(
+        Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
+    )

@@ -1,0 +1,362 @@
+"""Tensor files: safetensors through its header and a lazy map, old PyTorch files with weights only.
+
+A reader opens the header, checks it against the file's size, and maps tensors when they are asked for. The
+writer puts a file beside its place, makes sure it is on the disk, and renames it at the end: whatever stood
+there before stays until then. Format: safetensors, `spec/comfyui-contract.md` §3.5-3.6.
+"""
+
+import json
+import mmap
+import os
+import pickle
+import secrets
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from .errors import FileError, SaveError
+
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        "F64": torch.float64,
+        "F32": torch.float32,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "F8_E4M3": torch.float8_e4m3fn,
+        "F8_E5M2": torch.float8_e5m2,
+        "I64": torch.int64,
+        "I32": torch.int32,
+        "I16": torch.int16,
+        "I8": torch.int8,
+        "U8": torch.uint8,
+        "BOOL": torch.bool,
+    }
+)
+DTYPE_NAMES: Mapping[torch.dtype, str] = MappingProxyType({dtype: name for name, dtype in DTYPES.items()})
+HEADER_LIMIT = 100_000_000
+PICKLED = (".pt", ".pth", ".ckpt", ".bin")
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What a header says of one tensor. `begin` and `end` count bytes from the start of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+class TensorFile:
+    """A mapping of tensor names to what the header says of them; `read` brings the values.
+
+    Attributes:
+        path: where the file lies.
+        metadata: the header's `__metadata__`, strings only.
+        size_bytes: of the whole file.
+        release: gives the mapped memory back as soon as no tensor stands in it; reading maps the file again.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        infos: Mapping[str, TensorInfo],
+        metadata: Mapping[str, str],
+        size_bytes: int,
+        fetch: Callable[[TensorInfo], Tensor],
+        release: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.path = path
+        self.infos = MappingProxyType(dict(infos))
+        self.metadata = MappingProxyType(dict(metadata))
+        self.size_bytes = size_bytes
+        self._fetch = fetch
+        self.release = release
+
+    def read(self, name: str) -> Tensor:
+        """The values of one tensor, as stored. They may be a view of the mapped file: never write into them.
+
+        Raises:
+            FileError: the values are of a dtype that cannot be read.
+        """
+        return self._fetch(self.infos[name])
+
+
+def open_tensors(path: Path) -> TensorFile:
+    """Open a tensor file: `.safetensors` by its header, `.pt .pth .ckpt .bin` with weights only.
+
+    Raises:
+        FileError: there is no such file, or it is damaged, or not a tensor file at all, or holds code.
+    """
+    try:
+        if path.is_dir():
+            raise FileError(f"`{path}` is a folder; name a file in it.")
+        size_bytes = path.stat().st_size
+    except FileNotFoundError:
+        raise FileError(f"`{path}` does not exist; check the name and the folder.") from None
+    except OSError as problem:
+        raise FileError(f"`{path}` cannot be opened ({problem.strerror}); check its permissions.") from None
+    try:
+        if path.suffix.lower() in PICKLED:
+            return _open_pickled(path, size_bytes)
+        return _open_mapped(path, size_bytes)
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise FileError(f"`{path}` cannot be read ({reason}); check its permissions and its disk.") from None
+
+
+def _open_mapped(path: Path, size_bytes: int) -> TensorFile:
+    with path.open("rb") as stream:
+        head = stream.read(512)
+        _refuse_other_kinds(path, head, size_bytes)
+        header_bytes = int.from_bytes(head[:8], "little")
+        if header_bytes > min(size_bytes - 8, HEADER_LIMIT):
+            raise FileError(
+                f"`{path}` announces a header of {header_bytes:,} bytes but has {size_bytes:,} in all; it is"
+                " cut off or not a safetensors file. Download it again."
+            )
+        stream.seek(8)
+        raw = stream.read(header_bytes)
+    infos, metadata = _parse_header(path, raw, size_bytes)
+    mapped: list[mmap.mmap] = []
+
+    def fetch(info: TensorInfo) -> Tensor:
+        if not mapped:
+            mapped.append(_map(path, size_bytes))
+        return _view(path, mapped[0], info)
+
+    return TensorFile(path, infos, metadata, size_bytes, fetch, mapped.clear)
+
+
+def _map(path: Path, size_bytes: int) -> mmap.mmap:
+    with path.open("rb") as stream:
+        if os.fstat(stream.fileno()).st_size != size_bytes:
+            raise FileError(f"`{path}` changed while it was being read; run again.")
+        # Private and copy-on-write: torch wants a writable buffer, and nothing reaches the file through it.
+        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def _view(path: Path, mapped: mmap.mmap, info: TensorInfo) -> Tensor:
+    dtype = DTYPES.get(info.dtype)
+    if dtype is None:
+        raise FileError(f"`{info.name}` of `{path}` is stored as {info.dtype}, which cannot be read here.")
+    count = prod(info.shape)
+    if count == 0:
+        return torch.empty(info.shape, dtype=dtype)
+    if info.begin % dtype.itemsize:
+        aligned = bytearray(mapped[info.begin : info.end])
+        return torch.frombuffer(aligned, dtype=dtype).reshape(info.shape)
+    return torch.frombuffer(mapped, dtype=dtype, count=count, offset=info.begin).reshape(info.shape)
+
+
+def _refuse_other_kinds(path: Path, head: bytes, size_bytes: int) -> None:
+    if size_bytes == 0:
+        raise FileError(f"`{path}` is empty; the download or the save did not finish. Get it again.")
+    text = head.lstrip()[:64].lower()
+    if text.startswith((b"<!doctype", b"<html", b"<?xml")):
+        raise FileError(
+            f"`{path}` is a web page, not a LoRA: the site answered the download with one, often a login"
+            " page. Download it again."
+        )
+    if text.startswith(b"version https://git-lfs"):
+        raise FileError(
+            f"`{path}` is a Git-LFS pointer, not the file itself; run `git lfs pull` in its repository."
+        )
+    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        raise FileError(
+            f"`{path}` is a zip archive. If it is an old PyTorch file, rename it to end in `.pt`; otherwise"
+            " unpack it."
+        )
+    if head.startswith((b"\x1f\x8b", b"7z\xbc\xaf", b"Rar!")):
+        raise FileError(f"`{path}` is a compressed archive; unpack it and name the file inside.")
+    if head.startswith(b"GGUF"):
+        raise FileError(f"`{path}` is a GGUF model, not a LoRA; name a `.safetensors` LoRA.")
+    if head.startswith(b"\x80") and len(head) > 1 and head[1] in (2, 3, 4, 5) and head[2:3] != b"\x00":
+        raise FileError(
+            f"`{path}` is a Python pickle under another name, and may hold code; it is not opened."
+        )
+    if size_bytes < 10:
+        raise FileError(f"`{path}` has {size_bytes} bytes; no tensor file is that short. Get it again.")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in the header")
+    return found
+
+
+def _parse_header(path: Path, raw: bytes, size_bytes: int) -> tuple[dict[str, TensorInfo], dict[str, str]]:
+    try:
+        header = json.loads(raw, object_pairs_hook=_unique)
+        if not isinstance(header, dict):
+            raise ValueError("the header is not an object")
+        metadata = header.pop("__metadata__", None) or {}
+        if not isinstance(metadata, dict):
+            raise ValueError("the metadata are not an object")
+        base = 8 + len(raw)
+        infos = {name: _tensor_info(name, entry, base, size_bytes) for name, entry in header.items()}
+        _refuse_overlaps(infos)
+    except RecursionError:
+        raise FileError(
+            f"`{path}` has a header nested beyond reason; it is not a safetensors file."
+        ) from None
+    except (ValueError, TypeError, KeyError) as problem:
+        raise FileError(
+            f"`{path}` is not a sound safetensors file: {problem}. It is damaged or of another kind; get it"
+            " again."
+        ) from None
+    return infos, {key: value for key, value in metadata.items() if isinstance(value, str)}
+
+
+def _tensor_info(name: str, entry: dict[str, object], base: int, size_bytes: int) -> TensorInfo:
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise ValueError(f"`{name[:80]}` lacks dtype, shape or offsets")
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"`{name[:80]}` has the shape {shape!r:.60}")
+    if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(at) is int for at in offsets):
+        raise ValueError(f"`{name[:80]}` has the offsets {offsets!r:.60}")
+    begin, end = offsets
+    dtype = str(entry["dtype"])
+    if not 0 <= begin <= end:
+        raise ValueError(f"`{name[:80]}` ends before it begins")
+    if base + end > size_bytes:
+        raise ValueError(f"`{name[:80]}` ends {base + end - size_bytes:,} bytes behind the end of the file")
+    if dtype in DTYPES and prod(shape) * DTYPES[dtype].itemsize != end - begin:
+        raise ValueError(f"`{name[:80]}` of shape {tuple(shape)} does not fill its {end - begin:,} bytes")
+    return TensorInfo(name, dtype, tuple(shape), base + begin, base + end)
+
+
+def _refuse_overlaps(infos: Mapping[str, TensorInfo]) -> None:
+    filled = sorted((info for info in infos.values() if info.end > info.begin), key=lambda info: info.begin)
+    for one, other in zip(filled, filled[1:], strict=False):
+        if other.begin < one.end:
+            raise ValueError(f"`{one.name[:80]}` and `{other.name[:80]}` overlap")
+
+
+def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
+    if size_bytes == 0:
+        raise FileError(f"`{path}` is empty; the download or the save did not finish. Get it again.")
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        ValueError,
+        KeyError,
+        AttributeError,
+        TypeError,
+        IndexError,
+        ImportError,
+        UnicodeDecodeError,
+        MemoryError,
+    ) as problem:
+        first = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        raise FileError(
+            f"`{path}` holds more than tensors, or is damaged; it is not opened, since that could run code"
+            f" ({first[:160]}). Use a `.safetensors` version of it."
+        ) from None
+    while isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
+        loaded = loaded["state_dict"]
+    if not isinstance(loaded, dict):
+        raise FileError(f"`{path}` holds a {type(loaded).__name__}, not named tensors; use a LoRA file.")
+    tensors = {str(name): value.detach() for name, value in loaded.items() if isinstance(value, Tensor)}
+    return tensors_in_memory(path, tensors, {}, size_bytes)
+
+
+def tensors_in_memory(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], size_bytes: int = 0
+) -> TensorFile:
+    """Tensors that are loaded already, behind the same face as a file; `path` serves messages only."""
+    infos = {
+        name: TensorInfo(
+            name, DTYPE_NAMES.get(value.dtype, str(value.dtype)), tuple(value.shape), 0, value.nbytes
+        )
+        for name, value in tensors.items()
+    }
+    kept = dict(tensors)
+    return TensorFile(path, infos, metadata, size_bytes, lambda info: kept[info.name])
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    check: Callable[[Path], None] | None = None,
+) -> None:
+    """Write a safetensors file: beside its place, onto the disk, checked, and only then renamed.
+
+    Args:
+        path: where it will stand. Missing folders are made.
+        tensors: in the order they will stand; contiguous memory is not required.
+        metadata: strings for the header.
+        check: called with the finished file before it takes its place; what it raises stops the rename.
+
+    Raises:
+        SaveError: the place cannot be written; what stood there before still does.
+    """
+    if path.is_dir():
+        raise SaveError(f"`{path}` is a folder; name a file to write.")
+    beside = path.with_name(f".{path.name[:80]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not os.access(path, os.W_OK):
+            raise SaveError(f"`{path}` is read-only; choose another name or make it writable.")
+        with beside.open("xb") as stream:
+            for piece in _serialized(tensors, metadata):
+                stream.write(piece)
+            stream.flush()
+            os.fsync(stream.fileno())
+        if check is not None:
+            check(beside)
+        beside.replace(path)
+        _sync_folder(path.parent)
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise SaveError(
+            f"`{path}` cannot be written ({reason}); nothing was changed there. Choose another place or free"
+            " some space."
+        ) from None
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, value in tensors.items():
+        begin, end = end, end + value.nbytes
+        header[name] = {
+            "dtype": DTYPE_NAMES[value.dtype],
+            "shape": list(value.shape),
+            "data_offsets": [begin, end],
+        }
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    yield len(raw).to_bytes(8, "little")
+    yield raw
+    for value in tensors.values():
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        if flat.numel():
+            yield flat.view(torch.uint8).numpy().data
+
+
+def _sync_folder(folder: Path) -> None:
+    # Windows cannot open folders; there the rename itself is the guarantee.
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

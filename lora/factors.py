@@ -1,0 +1,73 @@
+"""What a file's factors say of one target: a delta that is not multiplied out before somebody needs it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from .target import Part
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """`delta = scale · up @ down`, reshaped to the target.
+
+    Attributes:
+        up: `(o, r)`, any float dtype; may be a view of a mapped file.
+        down: `(r, i)`, a convolution's `(r, i, kh, kw)` flattened to `(r, i·kh·kw)`, a Tucker mid folded in.
+        scale: alpha / rank, or 1 without alpha.
+        shape: the target's own `(o, *rest)`.
+    """
+
+    up: Tensor
+    down: Tensor
+    scale: float
+    shape: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """The inner size `r`."""
+        return self.down.shape[0]
+
+    def dense(self) -> Tensor:
+        """The delta itself, `shape`, float32."""
+        return (self.up.float() @ self.down.float() * self.scale).reshape(self.shape)
+
+    def part(self, part: Part) -> "LowRank":
+        """The rows or columns of one part of a fused weight; the other factor is shared."""
+        if part.axis == 0:
+            rows = self.up.narrow(0, part.start, part.length)
+            return replace(self, up=rows, shape=(part.length, *self.shape[1:]))
+        inner = prod(self.shape[2:])
+        columns = self.down.narrow(1, part.start * inner, part.length * inner)
+        return replace(self, down=columns, shape=(self.shape[0], part.length, *self.shape[2:]))
+
+    def halves_swapped(self) -> "LowRank":
+        """The same delta with its two row halves exchanged."""
+        return replace(self, up=torch.cat(self.up.chunk(2)[::-1]))
+
+
+def stacked(pieces: Sequence[LowRank], coefficients: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Factors of `Σ coefficient · delta`, exact: `up (o, R)`, `down (R, i)`, float32, `R` the sum of the
+    ranks.
+
+    Each piece's factor is shared between its up and its down so that both have entries of a like size, the
+    down's share being a power of two: half precision then neither overflows nor runs into subnormal numbers.
+    """
+    ups, downs = [], []
+    for piece, coefficient in zip(pieces, coefficients, strict=True):
+        up, down = piece.up.float(), piece.down.float()
+        factor = piece.scale * coefficient
+        share = _balance(float(up.abs().amax()) * abs(factor), float(down.abs().amax()))
+        ups.append(up * (factor / share))
+        downs.append(down * share)
+    return torch.cat(ups, 1), torch.cat(downs)
+
+
+def _balance(up_size: float, down_size: float) -> float:
+    if up_size <= 0.0 or down_size <= 0.0:
+        return 1.0
+    exponent = torch.tensor(up_size / down_size, dtype=torch.float64).log2().div(2).round()
+    return float(exponent.exp2())

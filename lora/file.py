@@ -1,0 +1,190 @@
+"""One LoRA file: its modules, and an account of every tensor in it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from torch import Tensor
+
+from ..core.errors import FileError
+from ..core.hashing import file_sha256, tensors_sha256
+from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_memory
+from . import keys
+from .factors import LowRank
+from .formats import FORMATS, Format, Module, Problem, others
+
+SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Account:
+    """What became of one tensor: used, skipped with a reason, or unknown."""
+
+    tensor: str
+    state: Literal["used", "skipped", "unknown"]
+    reason: str = ""
+
+
+class LoraFile:
+    """A LoRA file, opened by its header; values are read when a module is loaded.
+
+    Attributes:
+        label: what messages and reports call it.
+        path: where it lies; None for tensors in memory.
+        tensors: the open file.
+        modules: name in the file → module, in the file's order.
+        unread: modules that are recognised but not read, with the reason.
+        accounts: one for every tensor of the file.
+        families: the model families its names and shapes may belong to, the likeliest first.
+    """
+
+    def __init__(self, label: str, path: Path | None, tensors: TensorFile, sha256: str | None = None) -> None:
+        self.label = label
+        self.path = path
+        self.tensors = tensors
+        self._sha256 = sha256
+        grouped, rest = _grouped(tensors.infos)
+        self.modules, self.unread, self.accounts = _recognised(label, tensors, grouped, rest)
+        shapes = {
+            name: (module.roles["up"].shape, module.roles["down"].shape)
+            for name, module in self.modules.items()
+        }
+        self.families = keys.candidates(shapes)
+
+    @cached_property
+    def sha256(self) -> str:
+        """The content's hash: of the file, or of the tensors in memory."""
+        if self._sha256 is not None:
+            return self._sha256
+        if self.path is not None:
+            return file_sha256(self.path)
+        return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
+
+    def load(self, module: Module) -> LowRank:
+        """The delta of one module, in factors.
+
+        Raises:
+            FileError: the tensors cannot be read.
+        """
+        return _format(module.format).load(module, self.tensors)
+
+
+def open_lora(path: Path | str) -> LoraFile:
+    """Open a LoRA file by its header alone.
+
+    Raises:
+        FileError: the file is missing, damaged, or not a LoRA.
+    """
+    path = Path(path)
+    return LoraFile(path.name, path, open_tensors(path))
+
+
+def lora_in_memory(label: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> LoraFile:
+    """A LoRA whose tensors are loaded already, as some nodes hand it over.
+
+    Raises:
+        FileError: the tensors are damaged, or not a LoRA.
+    """
+    return LoraFile(label, None, tensors_in_memory(Path(label), tensors, metadata))
+
+
+def _format(name: str) -> Format:
+    return next(one for one in FORMATS if name == one.NAME)
+
+
+def _grouped(infos: Mapping[str, TensorInfo]) -> tuple[dict[str, dict[str, TensorInfo]], list[str]]:
+    grouped: dict[str, dict[str, TensorInfo]] = {}
+    rest: list[str] = []
+    for name, info in infos.items():
+        for one in FORMATS:
+            if found := one.split(name):
+                module, role = found
+                roles = grouped.setdefault(module, {})
+                if role in roles:
+                    # The same factor in two spellings under one name: which one is meant cannot be told.
+                    role = f"{role} again, as {name}"
+                roles[role] = info
+                break
+        else:
+            rest.append(name)
+    return grouped, rest
+
+
+def _recognised(
+    label: str, tensors: TensorFile, grouped: Mapping[str, dict[str, TensorInfo]], rest: list[str]
+) -> tuple[Mapping[str, Module], tuple[Problem, ...], tuple[Account, ...]]:
+    modules: dict[str, Module] = {}
+    unread: list[Problem] = []
+    damage: list[Problem] = []
+    accounts: list[Account] = []
+    foreign = {name: known for name in rest if (known := others.known_as(name))}
+    foreign_modules = {module: what for module, what in foreign.values()}
+    for name, roles in grouped.items():
+        twice = next((role for role in roles if " again, as " in role), None)
+        if twice:
+            damage.append(Problem(name, f"has its {twice} twice", is_damage=True))
+            continue
+        made = next((made for one in FORMATS if (made := one.recognise(name, roles))), None)
+        if name in foreign_modules and isinstance(made, Module):
+            made = Problem(name, f"also has {foreign_modules[name]}, which is not read", is_damage=False)
+        if isinstance(made, Module):
+            modules[name] = made
+            accounts += (Account(info.name, "used") for info in roles.values())
+        elif made is None:
+            accounts += _strays(roles, foreign_modules.get(name))
+        else:
+            (damage if made.is_damage else unread).append(made)
+            accounts += (Account(info.name, "skipped", made.text) for info in roles.values())
+    if damage:
+        raise _damaged(label, tensors, damage)
+    for name in rest:
+        if name in foreign:
+            accounts.append(Account(name, "skipped", f"{foreign[name][1]}: not read"))
+        else:
+            accounts.append(Account(name, "unknown"))
+    listed = {problem.name for problem in unread} | modules.keys()
+    unread += (
+        Problem(module, f"is stored as {what}, which this version does not read", is_damage=False)
+        for module, what in foreign_modules.items()
+        if module not in listed and not others.is_harmless(what)
+    )
+    if not modules and not unread:
+        raise _not_a_lora(label, tensors)
+    return MappingProxyType(modules), tuple(unread), tuple(accounts)
+
+
+def _strays(roles: Mapping[str, TensorInfo], foreign: str | None) -> list[Account]:
+    reason = f"belongs to {foreign}: not read" if foreign else "an alpha without factors: no effect"
+    return [Account(info.name, "skipped", reason) for info in roles.values()]
+
+
+def _damaged(label: str, tensors: TensorFile, damage: list[Problem]) -> FileError:
+    shown = "; ".join(f"`{problem.name}` {problem.text}" for problem in damage[:SHOWN])
+    more = f"; and {len(damage) - SHOWN} more" if len(damage) > SHOWN else ""
+    return FileError(
+        f"`{tensors.path}` is damaged or of a format we do not read: {shown}{more}."
+        f" `lora-alloy inspect` works on sound files; get {label} again."
+    )
+
+
+def _not_a_lora(label: str, tensors: TensorFile) -> FileError:
+    names = list(tensors.infos)
+    if not names:
+        return FileError(f"`{tensors.path}` holds no tensors at all; it is damaged. Get it again.")
+    if others.looks_like_checkpoint(names):
+        return FileError(
+            f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load"
+            f" it as the"
+            " base model, and name a LoRA file here."
+        )
+    ends = Counter(name.rsplit(".", 1)[-1] for name in names).most_common(3)
+    kinds = ", ".join(f"`.{end}` ({count})" for end, count in ends)
+    return FileError(
+        f"`{tensors.path}` has no LoRA factors: its {len(names):,} tensors end in {kinds}. It is of a"
+        f" format we do"
+        " not read, or no LoRA."
+    )

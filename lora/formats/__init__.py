@@ -1,0 +1,39 @@
+"""One on-disk format each. A format splits tensor names into module and role, recognises its own, and loads
+it.
+
+First to recognise wins. What no format here claims is told apart into *known* (another format's tensor) and
+*unknown*; nothing passes unmentioned.
+"""
+
+from typing import Protocol
+
+from ...core.tensorfile import TensorFile, TensorInfo
+from ..factors import LowRank
+from . import lora, others
+from .module import Module, Problem
+
+
+class Format(Protocol):
+    """What a format's module exports."""
+
+    NAME: str
+
+    @staticmethod
+    def split(tensor_name: str) -> tuple[str, str] | None:
+        """The module and the role of a tensor, or None if the name is not of this format."""
+        ...
+
+    @staticmethod
+    def recognise(name: str, roles: dict[str, TensorInfo]) -> "Module | Problem | None":
+        """The module that these tensors make up, what is wrong with them, or None if another format's."""
+        ...
+
+    @staticmethod
+    def load(module: Module, tensors: TensorFile) -> LowRank:
+        """The module's delta, in factors."""
+        ...
+
+
+FORMATS: tuple[Format, ...] = (lora,)  # type: ignore[assignment]
+
+__all__ = ["FORMATS", "Format", "Module", "Problem", "others"]

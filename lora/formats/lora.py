@@ -1,0 +1,117 @@
+"""LoRA (arXiv:2106.09685) in all its spellings, linear and convolution, with LoCon's Tucker mid.
+
+`delta = scale · up @ down`, scale = alpha / rank, 1 without alpha (`spec/comfyui-contract.md` §3.1-3.2).
+"""
+
+import re
+from types import MappingProxyType
+
+import torch
+
+from ...core.errors import FileError
+from ...core.tensorfile import TensorFile, TensorInfo
+from ..factors import LowRank
+from .module import Module, Problem
+
+NAME = "lora"
+
+_SUFFIXES: dict[str, str] = {
+    ".lora_up.weight": "up",
+    ".lora_down.weight": "down",
+    ".lora_mid.weight": "mid",
+    "_lora.up.weight": "up",
+    "_lora.down.weight": "down",
+    ".lora.up.weight": "up",
+    ".lora.down.weight": "down",
+    ".lora_linear_layer.up.weight": "up",
+    ".lora_linear_layer.down.weight": "down",
+    ".lora_B.weight": "up",
+    ".lora_A.weight": "down",
+    ".lora_B": "up",
+    ".lora_A": "down",
+    ".alpha": "alpha",
+    ".dora_scale": "dora",
+    ".lora_magnitude_vector": "dora",
+    ".lora_magnitude_vector.weight": "dora",
+    ".magnitude": "dora",
+    ".lora_B.bias": "bias",
+    ".reshape_weight": "reshape",
+}
+# PEFT puts the adapter's name in between: `….lora_A.default.weight`.
+_ADAPTER = re.compile(
+    r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>\w+)(?P<end>\.weight)?$"
+)
+_SIDES = {"A": "down", "B": "up", "magnitude_vector": "dora"}
+_ENDINGS = re.compile("(?:" + "|".join(map(re.escape, sorted(_SUFFIXES, key=len, reverse=True))) + ")$")
+
+
+def split(tensor_name: str) -> tuple[str, str] | None:
+    """The module and the role of a tensor, or None if the name is no spelling of a LoRA."""
+    if ending := _ENDINGS.search(tensor_name):
+        return tensor_name[: ending.start()], _SUFFIXES[ending.group()]
+    if named := _ADAPTER.match(tensor_name):
+        return named["module"], _SIDES[named["side"]]
+    return None
+
+
+def recognise(name: str, roles: dict[str, TensorInfo]) -> Module | Problem | None:
+    """The module these tensors make up, what is wrong with them, or None if they are no LoRA."""
+    if "up" not in roles and "down" not in roles:
+        return None
+    if "up" not in roles or "down" not in roles:
+        here, gone = ("up", "down") if "up" in roles else ("down", "up")
+        return Problem(name, f"has the {here} factor but not the {gone} factor", is_damage=True)
+    for role, what in (("dora", "DoRA magnitudes"), ("bias", "a bias"), ("reshape", "a wider base weight")):
+        if role in roles:
+            return Problem(name, f"comes with {what}, which this version does not read", is_damage=False)
+    up, down, mid = roles["up"].shape, roles["down"].shape, roles["mid"].shape if "mid" in roles else None
+    if problem := _shape_problem(up, down, mid):
+        return Problem(name, problem, is_damage=True)
+    if "alpha" in roles and roles["alpha"].shape not in ((), (1,)):
+        return Problem(name, f"has an alpha of shape {roles['alpha'].shape}, not one number", is_damage=True)
+    kernel = mid[2:] if mid else down[2:]
+    return Module(name, NAME, MappingProxyType(dict(roles)), down[0], (up[0], down[1], *kernel))
+
+
+def _shape_problem(up: tuple[int, ...], down: tuple[int, ...], mid: tuple[int, ...] | None) -> str:
+    if len(up) < 2 or len(down) < 2:
+        return f"has up {up} and down {down}; both must have two axes or more"
+    if 0 in (*up, *down):
+        return f"has up {up} and down {down}; rank and sizes must not be 0"
+    if any(size != 1 for size in up[2:]):
+        return f"has an up factor with a kernel, {up}; only the down factor may have one"
+    if mid is None:
+        return "" if up[1] == down[0] else f"has up {up} and down {down}, of ranks {up[1]} and {down[0]}"
+    if len(mid) < 3 or mid[:2] != (up[1], down[0]) or any(size != 1 for size in down[2:]):
+        return f"has up {up}, mid {mid} and down {down}, which do not multiply"
+    return ""
+
+
+def load(module: Module, tensors: TensorFile) -> LowRank:
+    """The module's delta in factors, as stored; a mid is folded into the down.
+
+    Raises:
+        FileError: a factor or the alpha is of a dtype that cannot be read, or alpha is not a finite number.
+    """
+    roles = module.roles
+    up = tensors.read(roles["up"].name).flatten(1)
+    down = tensors.read(roles["down"].name)
+    for factor, role in ((up, "up"), (down, "down")):
+        if not factor.is_floating_point():
+            raise FileError(
+                f"`{roles[role].name}` of `{tensors.path}` holds {factor.dtype}, not floating-point"
+                f" numbers; the"
+                " file is damaged or of another format."
+            )
+    if "mid" in roles:
+        mid = tensors.read(roles["mid"].name).float()
+        down = torch.einsum("ab...,bi->ai...", mid, down.float().flatten(1))
+    scale = 1.0
+    if "alpha" in roles:
+        alpha = float(tensors.read(roles["alpha"].name))
+        if alpha != alpha or alpha in (float("inf"), float("-inf")):
+            raise FileError(
+                f"`{roles['alpha'].name}` of `{tensors.path}` is {alpha}; the file is damaged. Get it again."
+            )
+        scale = alpha / module.rank
+    return LowRank(up, down.flatten(1), scale, module.shape)

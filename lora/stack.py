@@ -1,0 +1,251 @@
+"""Entries, strengths, and the targets they share.
+
+A stack is resolved once, from headers: every module of every file is led to a target, fused and split
+spellings of one weight meet on the coarsest common partition, shapes are checked, and everything that does
+not fit is said in one message before any work begins (`design.md` §1.2, §4).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from ..core.errors import StackError
+from . import keys
+from .entries import Contribution, Entry, Group, Model
+from .factors import LowRank
+from .grouping import Table, led
+from .keys import Family
+from .target import Target
+
+RELEASE_EVERY = 64
+
+__all__ = ["Contribution", "Entry", "Group", "Model", "Stack", "build_stack"]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Entries and the groups of targets they share; made by `build_stack`.
+
+    Attributes:
+        entries: in the user's order, duplicates added up and entries without any strength left out.
+        groups: model targets first, then text encoders, each by name.
+        family: the family all entries agree on, or None.
+        model: what the host knows of the base model, or None.
+        spellings: a name from the files for targets that no family names.
+        unmatched: per entry, the modules that the model does not have.
+        notes: what the user should know, in sentences.
+    """
+
+    entries: tuple[Entry, ...]
+    groups: tuple[Group, ...]
+    family: Family | None
+    model: Model | None
+    spellings: Mapping[Target, str]
+    unmatched: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...]
+
+    def lead(self, name: str) -> Target | None:
+        """Where a module's name leads: the way of the model, of the family, or by the name alone."""
+        route = led(name, self.family, self.model)
+        if route is None and self.model is None:
+            return Target(keys.loose_name(name))
+        return route.target if route else None
+
+    def release(self) -> None:
+        """Give the memory of mapped files back; they are mapped again when they are read."""
+        for entry in self.entries:
+            entry.file.tensors.release()
+
+    def walk(self) -> Iterator[Group]:
+        """The groups, one by one; files are unmapped now and then, so that memory does not grow."""
+        for count, group in enumerate(self.groups, 1):
+            yield group
+            if count % RELEASE_EVERY == 0:
+                self.release()
+        self.release()
+
+    def load(self, group: Group) -> list[LowRank]:
+        """The deltas of one group, in factors, in the order of its contributions."""
+        return [self._delta(contribution) for contribution in group.contributions]
+
+    def _delta(self, contribution: Contribution) -> LowRank:
+        delta = self.entries[contribution.entry].file.load(contribution.module)
+        if contribution.swap_halves:
+            delta = delta.halves_swapped()
+        return delta if contribution.part is None else delta.part(contribution.part)
+
+
+def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: bool = False) -> Stack:
+    """Resolve entries into groups of shared targets.
+
+    Args:
+        entries: at least one.
+        model: what the host knows of the base model; None resolves by family, or by module name alone.
+        partial: go on without the modules that are not read; otherwise they stop the merge.
+
+    Raises:
+        StackError: nothing is left to merge, or entries do not fit together, or modules cannot be read.
+    """
+    notes: list[str] = []
+    kept = _without_idle(_added_up(entries, notes), notes)
+    if not kept:
+        raise StackError("The stack is empty: name at least one LoRA with a strength other than 0.")
+    _refuse_unread(kept, partial, notes)
+    family = _common_family(kept)
+    table = Table(family, model)
+    for index, entry in enumerate(kept):
+        table.add(index, entry)
+    groups = table.groups(kept)
+    unmatched = tuple(tuple(names) for names in table.unmatched)
+    if model is not None:
+        _refuse_strangers(kept, unmatched)
+        _report_unmatched(kept, unmatched, model, notes)
+    if not groups:
+        raise StackError(_nothing_fits(kept, family, model))
+    return Stack(tuple(kept), groups, family, model, table.spellings, unmatched, tuple(notes))
+
+
+def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
+    """Entries with one content become one, their strengths added; the fields say so to the user."""
+    found: dict[tuple[str, bool], Entry] = {}
+    times: dict[tuple[str, bool], int] = {}
+    for entry in entries:
+        for value in (entry.strength, entry.clip_strength):
+            if value is not None and not isfinite(value):
+                raise StackError(f"The strength of `{entry.file.label}` is {value}; it must be a number.")
+        key = (entry.file.sha256, entry.preserve)
+        times[key] = times.get(key, 0) + 1
+        if key not in found:
+            found[key] = entry
+            continue
+        first = found[key]
+        clip = None
+        if first.clip_strength is not None or entry.clip_strength is not None:
+            clip = _clip(first) + _clip(entry)
+        found[key] = replace(first, strength=first.strength + entry.strength, clip_strength=clip)
+    for key, entry in found.items():
+        if times[key] > 1:
+            notes.append(
+                f"`{entry.file.label}` stands {times[key]} times in the stack; its strengths are added to"
+                f" {entry.strength:g} (CLIP {_clip(entry):g})."
+            )
+    return list(found.values())
+
+
+def _clip(entry: Entry) -> float:
+    return entry.strength if entry.clip_strength is None else entry.clip_strength
+
+
+def _without_idle(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
+    kept = []
+    for entry in entries:
+        if entry.strength == 0.0 and _clip(entry) == 0.0:
+            notes.append(f"`{entry.file.label}` has strength 0 and is left out.")
+        else:
+            kept.append(entry)
+    return kept
+
+
+def _refuse_unread(entries: Sequence[Entry], partial: bool, notes: list[str]) -> None:
+    sentences = []
+    for entry in entries:
+        unread = entry.file.unread
+        if unread:
+            total = len(unread) + len(entry.file.modules)
+            first = unread[0]
+            sentences.append(
+                f"`{entry.file.label}`: {len(unread)} of {total} modules are not read; `{first.name}`"
+                f" {first.text}"
+            )
+        odd = [account.tensor for account in entry.file.accounts if account.state == "unknown"]
+        if odd:
+            notes.append(
+                f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first `{odd[0]}`;"
+                f" they are"
+                " left out."
+            )
+    if sentences and not partial:
+        raise StackError(
+            "A merge would lose part of what was asked. "
+            + ". ".join(sentences)
+            + ". Take those LoRAs out, or allow a partial merge (`--partial`)."
+        )
+    notes += (f"{sentence}; a partial merge was asked for." for sentence in sentences)
+
+
+def _common_family(entries: Sequence[Entry]) -> Family | None:
+    """The family that every entry may belong to; entries of unknown families go with any."""
+    telling = [entry for entry in entries if entry.file.families]
+    if not telling:
+        return None
+    common = [family.key for family in telling[0].file.families]
+    for entry in telling[1:]:
+        common = [key for key in common if key in {family.key for family in entry.file.families}]
+    if common:
+        released = keys.family(common[0])
+        found = (one for entry in telling for one in entry.file.families if one.key == common[0])
+        # A file of text encoders alone does not show the model's width; any other that differs is evidence.
+        return next((one for one in found if one != released), released)
+    sides: dict[str, list[str]] = {}
+    for entry in telling:
+        sides.setdefault(entry.file.families[0].title, []).append(f"`{entry.file.label}`")
+    found = "; ".join(f"{title}: {', '.join(labels)}" for title, labels in sorted(sides.items()))
+    raise StackError(
+        f"The stack mixes LoRAs of {len(sides)} model families, which cannot be merged. {found}. Keep the"
+        f" LoRAs of"
+        " one family."
+    )
+
+
+def _is_text(name: str) -> bool:
+    return Target(keys.loose_name(name)).is_clip
+
+
+def _refuse_strangers(entries: Sequence[Entry], unmatched: Sequence[Sequence[str]]) -> None:
+    """Stop where a LoRA has a part for the model, and none of it has a place there."""
+    strangers = []
+    for entry, names in zip(entries, unmatched, strict=True):
+        lost = {name for name in names if not _is_text(name)}
+        if lost and all(name in lost or _is_text(name) for name in entry.file.modules):
+            families = entry.file.families
+            found = f"for {families[0].title}" if families else "of an architecture unknown here"
+            strangers.append(
+                f"`{entry.file.label}` is {found}, and none of its {len(lost)} modules is in this model"
+            )
+    if strangers:
+        raise StackError(
+            f"{'; '.join(strangers)}. Load the model these LoRAs were trained for, or take them out of the"
+            " stack."
+        )
+
+
+def _report_unmatched(
+    entries: Sequence[Entry], unmatched: Sequence[Sequence[str]], model: Model, notes: list[str]
+) -> None:
+    for entry, names in zip(entries, unmatched, strict=True):
+        label, total = entry.file.label, len(entry.file.modules)
+        text = [name for name in names if _is_text(name)]
+        if text and not model.has_clip:
+            names = [name for name in names if name not in set(text)]
+            notes.append(
+                f"`{label}`: {len(text)} of {total} modules are for text encoders, and no CLIP is"
+                f" connected; they are"
+                " left out."
+            )
+        if names:
+            notes.append(
+                f"`{label}`: {len(names)} of {total} modules ({len(names) / total:.0%}) have no place in"
+                f" this model"
+                f" and are left out, the first `{names[0]}`."
+            )
+
+
+def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model | None) -> str:
+    first = next((name for entry in entries for name in entry.file.modules), "none")
+    found = f"LoRAs for {family.title}" if family else "modules such as"
+    where = "the model has none of their targets" if model else "no target is left"
+    return (
+        f"Nothing can be merged: the stack holds {found} (`{first}`), and {where}. Load the model these"
+        f" LoRAs were"
+        " trained for."
+    )

@@ -1,0 +1,1 @@
+"""From a stack and a recipe to patches: plan, execute, prove."""

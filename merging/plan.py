@@ -1,0 +1,161 @@
+"""The plan: one frozen record per target, decided before anything is merged.
+
+It is what the report prints, what is stored and what replays; execution decides nothing (`design.md` §1.2).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from ..analysis.similarity import Measured
+from ..core.errors import RecipeError
+from ..lora.stack import Stack
+from ..lora.target import Part, Target
+from .blend import blend_group
+from .methods.spherical import combined_norm
+from .recipe import Recipe
+from .scale import Branch, branch_scale
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Source:
+    """One entry of the stack as the plan knows it."""
+
+    label: str
+    sha256: str
+    strength: float
+    clip_strength: float
+    preserve: bool
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """What happens on one target.
+
+    Attributes:
+        target: the target.
+        shape: its own.
+        entries: the sources that touch it, in the order of the coefficients.
+        coefficients: what each delta, at strength 1, is multiplied by; scales are in them.
+        method: the merge method of the blend.
+        norm: the Frobenius norm of the result.
+        reason: why this method, in words.
+    """
+
+    target: Target
+    shape: tuple[int, ...]
+    entries: tuple[int, ...]
+    coefficients: tuple[float, ...]
+    method: str
+    norm: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole merge, decided.
+
+    Attributes:
+        recipe: what was asked.
+        sources: the entries, in the user's order.
+        family: the key of the model family, or None.
+        targets: one record per target, in the order of execution.
+        scales: of the model and of the text encoders, with what they were made of.
+        notes: what the user should know.
+    """
+
+    recipe: Recipe
+    sources: tuple[Source, ...]
+    family: str | None
+    targets: tuple[TargetPlan, ...]
+    scales: tuple[Branch, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values; `from_json` gives back an equal plan."""
+        return {"version": VERSION, **asdict(self), "recipe": self.recipe.to_json()}
+
+    @staticmethod
+    def from_json(given: Mapping[str, Any]) -> "Plan":
+        """A plan from JSON values.
+
+        Raises:
+            RecipeError: they are not a plan of this version.
+        """
+        if given.get("version") != VERSION:
+            raise RecipeError(
+                f"The plan is of version {given.get('version')!r}; this program reads {VERSION}."
+            )
+        try:
+            return Plan(
+                recipe=Recipe.from_json(given["recipe"]),
+                sources=tuple(Source(**source) for source in given["sources"]),
+                family=given["family"],
+                targets=tuple(_target_plan(target) for target in given["targets"]),
+                scales=tuple(
+                    Branch(**{**branch, "energies": tuple(branch["energies"])}) for branch in given["scales"]
+                ),
+                notes=tuple(given["notes"]),
+            )
+        except (KeyError, TypeError, ValueError) as problem:
+            raise RecipeError(f"The plan is not complete ({problem!r}); make it again.") from None
+
+
+def _target_plan(given: Mapping[str, Any]) -> TargetPlan:
+    part = given["target"]["part"]
+    target = Target(given["target"]["weight"], Part(**part) if part else None)
+    sizes = {name: tuple(given[name]) for name in ("shape", "entries", "coefficients")}
+    return TargetPlan(**{**given, **sizes, "target": target})
+
+
+def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Plan:
+    """Decide the merge of a stack from what was measured on it.
+
+    Args:
+        stack: the entries and their groups.
+        recipe: what is asked.
+        measured: one record per group, in their order.
+    """
+    blends = [blend_group(stack, recipe, one) for one in measured]
+    scales = tuple(
+        branch_scale(name, stack, recipe, measured, blends)
+        for name in ("model", "clip")
+        if any(one.target.is_clip == (name == "clip") for one in measured)
+    )
+    by_branch = {branch.name: branch.scale for branch in scales}
+    targets = []
+    for group, one, blend in zip(stack.groups, measured, blends, strict=True):
+        scale = by_branch["clip" if one.target.is_clip else "model"]
+        coefficients = torch.where(blend.is_preserved, blend.coefficients, blend.coefficients * scale)
+        targets.append(
+            TargetPlan(
+                target=group.target,
+                shape=group.shape,
+                entries=one.entries,
+                coefficients=tuple(coefficients.tolist()),
+                method=blend.method,
+                norm=combined_norm(one.gram, coefficients),
+                reason=blend.reason,
+            )
+        )
+    return Plan(
+        recipe=recipe,
+        sources=tuple(
+            Source(
+                entry.file.label,
+                entry.file.sha256,
+                entry.strength,
+                entry.strength if entry.clip_strength is None else entry.clip_strength,
+                entry.preserve,
+            )
+            for entry in stack.entries
+        ),
+        family=stack.family.key if stack.family else None,
+        targets=tuple(targets),
+        scales=scales,
+        notes=stack.notes,
+    )

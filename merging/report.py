@@ -1,0 +1,178 @@
+"""What a merge did, as a value: text, JSON, and what an HTML page is drawn from."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..analysis.blocks import block_of
+from ..analysis.pairs import Pair, pairs
+from ..analysis.similarity import Measured
+from ..lora.stack import Stack
+from .patch import Patch
+from .plan import Plan
+from .retention import retention
+from .scale import Branch
+
+LOUDEST = 3.0
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """One entry: what it brought and what is left of it.
+
+    `norm` is that of all its deltas at its strengths; `retention` and `blocks` are relative to its strength.
+    """
+
+    label: str
+    strength: float
+    clip_strength: float
+    preserve: bool
+    target_count: int
+    unmatched_count: int
+    mean_rank: float
+    norm: float
+    retention: float
+    blocks: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A finished merge.
+
+    Attributes:
+        sources: one per entry.
+        pairs: how they relate, over all targets they share.
+        methods: how many targets each method took.
+        blocks: per block, how many targets each method took.
+        scales: of the model and of the text encoders.
+        target_count: targets in the result; `clip_count` of them in text encoders.
+        ranks: smallest and largest rank of the result.
+        size_bytes: of the result's factors.
+        norm: of the result.
+        error: the largest relative error of a target against the exact merge, and `worst`, where.
+        suggested_strength: at which the result is as strong as its parts on average, 1 to 3.
+        family: the model family, in words.
+        notes: what the user should know.
+    """
+
+    sources: tuple[SourceReport, ...]
+    pairs: tuple[Pair, ...]
+    methods: dict[str, int]
+    blocks: dict[str, dict[str, int]]
+    scales: tuple[Branch, ...]
+    target_count: int
+    clip_count: int
+    ranks: tuple[int, int]
+    size_bytes: int
+    norm: float
+    error: float
+    worst: str
+    suggested_strength: float
+    family: str
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """The report for a terminal or a node."""
+        return "\n".join(_lines(self))
+
+
+def make_report(stack: Stack, plan: Plan, measured: Sequence[Measured], patches: Sequence[Patch]) -> Report:
+    """Report on a finished merge."""
+    blocks: dict[str, dict[str, int]] = {}
+    for target in plan.targets:
+        counts = blocks.setdefault(block_of(target.target), {})
+        counts[target.method] = counts.get(target.method, 0) + 1
+    worst = max(patches, key=lambda patch: patch.error)
+    ranks = [patch.rank for patch in patches]
+    return Report(
+        sources=_sources(stack, plan, measured),
+        pairs=tuple(pairs(stack, measured)),
+        methods=dict(Counter(target.method for target in plan.targets).most_common()),
+        blocks=blocks,
+        scales=plan.scales,
+        target_count=len(patches),
+        clip_count=sum(patch.target.is_clip for patch in patches),
+        ranks=(min(ranks), max(ranks)),
+        size_bytes=sum(patch.size_bytes for patch in patches),
+        norm=sum(target.norm**2 for target in plan.targets) ** 0.5,
+        error=worst.error,
+        worst=str(worst.target),
+        suggested_strength=_suggested(stack, plan, measured),
+        family=stack.family.title if stack.family else "unknown architecture, merged by module name",
+        notes=plan.notes,
+    )
+
+
+def _sources(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> tuple[SourceReport, ...]:
+    left = retention(stack, plan, measured)
+    energy = [0.0] * len(stack.entries)
+    ranks: list[list[int]] = [[] for _ in stack.entries]
+    for group, one in zip(stack.groups, measured, strict=True):
+        for place, contribution in enumerate(group.contributions):
+            entry = contribution.entry
+            ranks[entry].append(contribution.module.rank)
+            strength = stack.entries[entry].strength_on(group.target)
+            energy[entry] += float(one.gram[place, place]) * strength**2
+    return tuple(
+        SourceReport(
+            source.label,
+            source.strength,
+            source.clip_strength,
+            source.preserve,
+            len(ranks[index]),
+            len(stack.unmatched[index]),
+            sum(ranks[index]) / max(1, len(ranks[index])),
+            energy[index] ** 0.5,
+            left[index].overall,
+            left[index].blocks,
+        )
+        for index, source in enumerate(plan.sources)
+    )
+
+
+def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> float:
+    """Mean norm of the inputs over the norm of the result, target by target (`spec/engine.md` §6.7)."""
+    inputs, merged = 0.0, 0.0
+    for target, one in zip(plan.targets, measured, strict=True):
+        norms = [
+            abs(stack.entries[entry].strength_on(target.target)) * float(one.gram[place, place]) ** 0.5
+            for place, entry in enumerate(one.entries)
+        ]
+        inputs += sum(norms) / len(norms)
+        merged += target.norm
+    return min(max(inputs / merged, 1.0), LOUDEST) if merged > 0 else 1.0
+
+
+def _lines(report: Report) -> list[str]:
+    width = max(len(source.label) for source in report.sources)
+    lines = [f"LoRA Alloy: {len(report.sources)} LoRAs merged for {report.family}", ""]
+    lines.append(f"{'LoRA':<{width}}  strength    CLIP  targets  rank     norm   left")
+    for source in report.sources:
+        lines.append(
+            f"{source.label:<{width}} "
+            f" {source.strength:8.3g}{source.clip_strength:8.3g}{source.target_count:9d}"
+            f"{source.mean_rank:6.0f}{source.norm:9.3g}{source.retention:7.0%}"
+            + ("  preserved" if source.preserve else "")
+        )
+    for pair in report.pairs:
+        lines.append("")
+        lines.append(f"{pair.first} and {pair.second}: {pair.sentence()}")
+    lines.append("")
+    methods = ", ".join(f"{method} {count}" for method, count in report.methods.items())
+    lines.append(
+        f"Targets: {report.target_count}, {report.clip_count} of them in text encoders. Methods: {methods}."
+    )
+    for branch in report.scales:
+        lines.append(f"Scale of the {branch.name}: {branch.scale:.3f} ({branch.reason}).")
+    low, high = report.ranks
+    lines.append(
+        f"Result: rank {low if low == high else f'{low} to {high}'}, {report.size_bytes / 1e6:.1f} MB, norm"
+        f" {report.norm:.3g}. Largest error {report.error:.1e}, on {report.worst}."
+    )
+    lines += (f"Note: {note}" for note in report.notes)
+    return lines

@@ -1,0 +1,49 @@
+"""How much of each LoRA is left in a merge: `⟨M, Δ_k⟩ / ‖Δ_k‖²` relative to its strength.
+
+1 is fully there, 0 gone, negative reversed; above 1, another LoRA pushes the same way (`design.md` §1.3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..analysis.blocks import block_of
+from ..analysis.similarity import Measured
+from ..lora.stack import Stack
+from .plan import Plan
+
+
+@dataclass(frozen=True)
+class Retention:
+    """The shares of one LoRA that are left: of all its targets, and block by block."""
+
+    overall: float
+    blocks: dict[str, float]
+
+
+def retention(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> tuple[Retention, ...]:
+    """The retention of every entry of the stack, in its order; 1 for a LoRA whose deltas are all zero."""
+    kept = [dict[str, list[float]]() for _ in stack.entries]
+    for target, one in zip(plan.targets, measured, strict=True):
+        coefficients = torch.tensor(target.coefficients, dtype=torch.float64)
+        projected = one.gram @ coefficients
+        for place, entry in enumerate(one.entries):
+            strength = stack.entries[entry].strength_on(target.target)
+            if strength == 0.0:
+                continue
+            sums = kept[entry].setdefault(block_of(target.target), [0.0, 0.0])
+            # Weighted by strength: a text encoder at half strength counts for what it does.
+            sums[0] += float(projected[place]) * strength
+            sums[1] += float(one.gram[place, place]) * strength * strength
+    return tuple(
+        Retention(
+            _share(sum(top for top, _ in blocks.values()), sum(bottom for _, bottom in blocks.values())),
+            {name: _share(top, bottom) for name, (top, bottom) in blocks.items()},
+        )
+        for blocks in kept
+    )
+
+
+def _share(top: float, bottom: float) -> float:
+    return top / bottom if bottom > 0 else 1.0
