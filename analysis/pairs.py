@@ -75,20 +75,21 @@ def _pair(stack: Stack, measured: Sequence[Measured], first: int, second: int) -
             continue
         a, b = one.entries.index(first), one.entries.index(second)
         left, right = (stack.entries[index].strength_on(one.target) for index in (first, second))
-        if left == 0.0 or right == 0.0:
+        energies = float(one.gram[a, a]) * left * left, float(one.gram[b, b]) * right * right
+        if min(energies) <= 0.0:
             continue
-        sign = 1.0 if left * right > 0 else -1.0
-        cosine = torch.tensor(sign * float(cosines(one.gram)[a, b]), dtype=torch.float64)
-        dot += float(one.gram[a, b]) * left * right
-        one_energy += float(one.gram[a, a]) * left * left
-        other_energy += float(one.gram[b, b]) * right * right
-        share = float(one.conflict[a, b]) if one.conflict is not None else 0.0
-        conflict += one.size * (share if sign > 0 else 1 - share)
-        expected += one.size * float(baseline(cosine))
-        size += one.size
         count += 1
-    bottom = (one_energy * other_energy) ** 0.5
+        dot += float(one.gram[a, b]) * left * right
+        one_energy += energies[0]
+        other_energy += energies[1]
+        share = float(one.conflict[a, b]) if one.conflict is not None else 0.0
+        if share == 0.0 and float(one.gram[a, b]) == 0.0:
+            continue  # They change different entries of this weight: there are no signs to compare.
+        sign = 1.0 if left * right > 0 else -1.0
+        angle = torch.tensor(sign * float(cosines(one.gram)[a, b]), dtype=torch.float64)
+        conflict += one.size * (share if sign > 0 else 1 - share)
+        expected += one.size * float(baseline(angle))
+        size += one.size
     labels = (stack.entries[first].file.label, stack.entries[second].file.label)
-    if not size:
-        return Pair(*labels, 0, 0.0, 0.0, 0.0)
-    return Pair(*labels, count, dot / bottom if bottom > 0 else 0.0, conflict / size, expected / size)
+    cosine = dot / (one_energy**0.5 * other_energy**0.5) if count else 0.0
+    return Pair(*labels, count, cosine, conflict / max(size, 1), expected / max(size, 1))

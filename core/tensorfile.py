@@ -10,6 +10,7 @@ import mmap
 import os
 import pickle
 import secrets
+import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -42,6 +43,23 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 DTYPE_NAMES: Mapping[torch.dtype, str] = MappingProxyType({dtype: name for name, dtype in DTYPES.items()})
 HEADER_LIMIT = 100_000_000
 PICKLED = (".pt", ".pth", ".ckpt", ".bin")
+# What torch's own unpickler lets out on damaged files, next to what it means to say.
+UNREADABLE = (
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    struct.error,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    TypeError,
+    ImportError,
+    BufferError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True)
@@ -248,25 +266,13 @@ def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
         raise FileError(f"`{path}` is empty; the download or the save did not finish. Get it again.")
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        TypeError,
-        IndexError,
-        ImportError,
-        UnicodeDecodeError,
-        MemoryError,
-    ) as problem:
+    except UNREADABLE as problem:
         first = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
         raise FileError(
             f"`{path}` holds more than tensors, or is damaged; it is not opened, since that could run code"
             f" ({first[:160]}). Use a `.safetensors` version of it."
         ) from None
-    while isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
+    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict):
         raise FileError(f"`{path}` holds a {type(loaded).__name__}, not named tensors; use a LoRA file.")
@@ -342,7 +348,8 @@ def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
             "shape": list(value.shape),
             "data_offsets": [begin, end],
         }
-    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    # Half a surrogate pair, from a name or another header cut off in an emoji, is no Unicode: a question mark.
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     raw += b" " * (-len(raw) % 8)
     yield len(raw).to_bytes(8, "little")
     yield raw

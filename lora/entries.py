@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .factors import LowRank
 from .file import LoraFile
 from .formats import Module
 from .keys import KeyMap
@@ -49,6 +50,13 @@ class Contribution:
         sizes = list(self.module.shape)
         sizes[self.part.axis] = self.part.length
         return tuple(sizes)
+
+    def load(self, file: LoraFile) -> LowRank:
+        """Its delta, in factors, from the entry's file."""
+        delta = file.load(self.module)
+        if self.swap_halves:
+            delta = delta.halves_swapped()
+        return delta if self.part is None else delta.part(self.part)
 
 
 @dataclass(frozen=True)

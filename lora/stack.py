@@ -7,7 +7,7 @@ not fit is said in one message before any work begins (`design.md` §1.2, §4).
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import fsum, isfinite
 
 from ..core.errors import StackError
 from . import keys
@@ -66,13 +66,7 @@ class Stack:
 
     def load(self, group: Group) -> list[LowRank]:
         """The deltas of one group, in factors, in the order of its contributions."""
-        return [self._delta(contribution) for contribution in group.contributions]
-
-    def _delta(self, contribution: Contribution) -> LowRank:
-        delta = self.entries[contribution.entry].file.load(contribution.module)
-        if contribution.swap_halves:
-            delta = delta.halves_swapped()
-        return delta if contribution.part is None else delta.part(contribution.part)
+        return [one.load(self.entries[one.entry].file) for one in group.contributions]
 
 
 def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: bool = False) -> Stack:
@@ -96,6 +90,7 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
     for index, entry in enumerate(kept):
         table.add(index, entry)
     groups = table.groups(kept)
+    notes += table.notes
     unmatched = tuple(tuple(names) for names in table.unmatched)
     if model is not None:
         _refuse_strangers(kept, unmatched)
@@ -107,29 +102,27 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
 
 def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     """Entries with one content become one, their strengths added; the fields say so to the user."""
-    found: dict[tuple[str, bool], Entry] = {}
-    times: dict[tuple[str, bool], int] = {}
+    alike: dict[tuple[str, bool], list[Entry]] = {}
     for entry in entries:
         for value in (entry.strength, entry.clip_strength):
             if value is not None and not isfinite(value):
                 raise StackError(f"The strength of `{entry.file.label}` is {value}; it must be a number.")
-        key = (entry.file.sha256, entry.preserve)
-        times[key] = times.get(key, 0) + 1
-        if key not in found:
-            found[key] = entry
-            continue
-        first = found[key]
-        clip = None
-        if first.clip_strength is not None or entry.clip_strength is not None:
-            clip = _clip(first) + _clip(entry)
-        found[key] = replace(first, strength=first.strength + entry.strength, clip_strength=clip)
-    for key, entry in found.items():
-        if times[key] > 1:
+        alike.setdefault((entry.file.sha256, entry.preserve), []).append(entry)
+    added = [_added(ones) for ones in alike.values()]
+    for ones, entry in zip(alike.values(), added, strict=True):
+        if len(ones) > 1:
             notes.append(
-                f"`{entry.file.label}` stands {times[key]} times in the stack; its strengths are added to"
+                f"`{entry.file.label}` stands {len(ones)} times in the stack; its strengths are added to"
                 f" {entry.strength:g} (CLIP {_clip(entry):g})."
             )
-    return list(found.values())
+    return added
+
+
+def _added(ones: Sequence[Entry]) -> Entry:
+    # Rounded once, at the end: the sum does not depend on the order.
+    strength, clip = fsum(one.strength for one in ones), fsum(_clip(one) for one in ones)
+    has_clip = any(one.clip_strength is not None for one in ones)
+    return replace(ones[0], strength=strength, clip_strength=clip if has_clip else None)
 
 
 def _clip(entry: Entry) -> float:
@@ -178,12 +171,13 @@ def _common_family(entries: Sequence[Entry]) -> Family | None:
     telling = [entry for entry in entries if entry.file.families]
     if not telling:
         return None
-    common = [family.key for family in telling[0].file.families]
-    for entry in telling[1:]:
-        common = [key for key in common if key in {family.key for family in entry.file.families}]
+    likely = [[family.key for family in entry.file.families] for entry in telling]
+    common = [one.key for one in keys.FAMILIES if all(one.key in found for found in likely)]
     if common:
-        released = keys.family(common[0])
-        found = (one for entry in telling for one in entry.file.families if one.key == common[0])
+        # The likeliest to all of them together, whatever their order.
+        best = min(common, key=lambda key: sum(found.index(key) for found in likely))
+        released = keys.family(best)
+        found = (one for entry in telling for one in entry.file.families if one.key == best)
         # A file of text encoders alone does not show the model's width; any other that differs is evidence.
         return next((one for one in found if one != released), released)
     sides: dict[str, list[str]] = {}
