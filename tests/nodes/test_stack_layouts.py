@@ -6,7 +6,6 @@ from lora_alloy_testing.stack_layouts import FIELDS, LAYOUTS, current
 pytestmark = needs_node
 
 
-
 def migrate(function, arrays, tmp_path):
     """The arrays after `function` of the module, and for each whether it came back as it was."""
     expression = f"given.map((a) => [m.{function}(a), m.{function}(a) === a])"
