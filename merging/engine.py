@@ -31,8 +31,7 @@ def execute(stack: Stack, plan: Plan, progress: Progress = silent) -> Iterator[P
         RecipeError: the plan is for another stack.
         ProofError: a result is too large for the recipe's dtype.
     """
-    hashes = [entry.file.sha256 for entry in stack.entries]
-    if hashes != [source.sha256 for source in plan.sources] or len(stack.groups) != len(plan.targets):
+    if not _is_made_for(plan, stack):
         raise RecipeError("The plan was made for another stack; make it again from these files.")
     dtype = output_dtype(stack, plan)
     pairs = zip(stack.walk(), plan.targets, strict=True)
@@ -40,6 +39,18 @@ def execute(stack: Stack, plan: Plan, progress: Progress = silent) -> Iterator[P
         with torch.no_grad(), one_thread():
             patch = _patch(stack, group, target, plan, dtype)
         yield patch
+
+
+def _is_made_for(plan: Plan, stack: Stack) -> bool:
+    hashes = [entry.file.sha256 for entry in stack.entries]
+    if hashes != [source.sha256 for source in plan.sources] or len(stack.groups) != len(plan.targets):
+        return False
+    return all(
+        group.target == target.target
+        and tuple(contribution.entry for contribution in group.contributions) == target.entries
+        and len(target.coefficients) == len(target.entries)
+        for group, target in zip(stack.groups, plan.targets, strict=True)
+    )
 
 
 def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:

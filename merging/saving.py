@@ -7,6 +7,7 @@ replaces nothing (`design.md` §1.3). `alpha = rank` always, so that every loade
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf, isfinite
 from pathlib import Path
 
 import numpy as np
@@ -221,7 +222,7 @@ def _read_back(file: LoraFile, pieces: Sequence[Named], lead: Callable[[str], Ta
 
 
 def difference(delta: LowRank, piece: Named) -> float:
-    """`‖delta − patch‖ / ‖patch‖`, from factors; 0 for the same bits."""
+    """`‖delta − patch‖ / ‖patch‖`, from factors; 0 for the same bits, infinite for NaN."""
     if piece.swap_halves:
         delta = delta.halves_swapped()
     up, down, scale, patch = delta.up, delta.down, delta.scale, piece.patch
@@ -231,6 +232,8 @@ def difference(delta: LowRank, piece: Named) -> float:
     right = torch.cat([down.double(), -patch.down.double()])
     size = product_norm(patch.up.double(), patch.down.double())
     off = product_norm(left, right)
+    if not isfinite(off):
+        return inf
     return off / size if size > 0 else off
 
 
