@@ -13,7 +13,7 @@ from ..core.threads import one_thread
 from ..lora.factors import stacked
 from ..lora.stack import Group, Stack
 from .patch import Patch
-from .plan import Plan, TargetPlan
+from .plan import Plan, TargetPlan, is_for
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WIDTH = {"F64": 3, "F32": 3, "F16": 2, "BF16": 1}
@@ -31,9 +31,10 @@ def execute(stack: Stack, plan: Plan, progress: Progress = silent) -> Iterator[P
         RecipeError: the plan is for another stack.
         ProofError: a result is too large for the recipe's dtype.
     """
-    hashes = [entry.file.sha256 for entry in stack.entries]
-    if hashes != [source.sha256 for source in plan.sources] or len(stack.groups) != len(plan.targets):
-        raise RecipeError("The plan was made for another stack; make it again from these files.")
+    if not is_for(plan, stack):
+        raise RecipeError(
+            "The plan was made for another stack: other files, strengths, order or targets. Make it again."
+        )
     dtype = output_dtype(stack, plan)
     pairs = zip(stack.walk(), plan.targets, strict=True)
     for group, target in told(pairs, len(plan.targets), "merge", progress):

@@ -94,7 +94,7 @@ class Recipe:
         """
         try:
             given = json.loads(text)
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise RecipeError(
                 f"{where} is not JSON: {problem}. `lora-alloy methods` shows a recipe."
             ) from None
