@@ -35,25 +35,26 @@ class Described:
 
 
 def describe(plan: Plan, patches: Sequence[Patch], stack: Stack, how: Described) -> dict[str, str]:
-    """The header of a merged file."""
+    """The header of a merged file; its sources go by name, so that the stack's order changes no byte."""
+    sources = sorted(plan.sources, key=lambda source: (source.label, source.sha256, source.preserve))
     ranks = {patch.rank for patch in patches}
     worst = max((patch.error for patch in patches), default=0.0)
     told = {
         "format": "pt",
         "tool": f"LoRA Alloy {__version__}",
-        "source_loras": ", ".join(f"{source.label} @ {source.strength:g}" for source in plan.sources),
+        "source_loras": ", ".join(f"{source.label} @ {source.strength:g}" for source in sources),
         _RECIPE: _json(plan.recipe.to_json()),
         _SAVED: _json(
             {name: value for name, value in vars(how).items() if name not in ("recipe", "sources")}
         ),
-        _SOURCES: _json([asdict(source) for source in plan.sources]),
+        _SOURCES: _json([asdict(source) for source in sources]),
         _ERROR: f"{worst:.3e}",
         "ss_network_module": "networks.lora",
         "ss_network_dim": str(max(ranks, default=0)),
         "ss_network_alpha": str(max(ranks, default=0)),
         "modelspec.sai_model_spec": "1.0.0",
-        "modelspec.title": " + ".join(source.label.removesuffix(".safetensors") for source in plan.sources),
-        "modelspec.merged_from": ", ".join(source.label for source in plan.sources),
+        "modelspec.title": " + ".join(source.label.removesuffix(".safetensors") for source in sources),
+        "modelspec.merged_from": ", ".join(source.label for source in sources),
         "modelspec.implementation": "lora_alloy",
     }
     if how.naming == "diffusers":
@@ -100,12 +101,10 @@ def _sources(text: str) -> tuple[Source, ...]:
 
 
 def _triggers(stack: Stack) -> str:
-    phrases: dict[str, None] = {}
+    phrases: set[str] = set()
     for entry in stack.entries:
-        phrase = entry.file.tensors.metadata.get("modelspec.trigger_phrase", "").strip()
-        if phrase:
-            phrases[phrase[:TRIGGER_LIMIT]] = None
-    return ", ".join(phrases)
+        phrases.add(entry.file.tensors.metadata.get("modelspec.trigger_phrase", "").strip()[:TRIGGER_LIMIT])
+    return ", ".join(sorted(phrases - {""}))
 
 
 def _json(value: object) -> str:
