@@ -259,13 +259,16 @@ def _block_table(analysis: Analysis) -> list[str]:
     heads = [f"{one}·{other}" for one, other in combinations(range(1, len(analysis.parts) + 1), 2)]
     width = max(len(block.name) for block in analysis.blocks)
     lines = ["Cosine, and sign conflict beyond chance, block by block"]
-    lines.append(f"{'block':<{width}}  targets" + "".join(f"{head:>16}" for head in heads))
+    lines.append(f"{'block':<{width}}  targets" + "".join(f"{head:>15}" for head in heads))
     for block in analysis.blocks:
         cells = [
-            f"{pair.cosine:+.2f} {100 * pair.excess:+5.1f} %" if pair.shared_count else "-"
+            # The zeros take the sign off what rounds to nothing.
+            f"{round(pair.cosine, 2) + 0.0:+.2f} {round(100 * pair.excess, 1) + 0.0:+5.1f}%"
+            if pair.shared_count
+            else "-"
             for pair in block.pairs
         ]
         lines.append(
-            f"{block.name:<{width}}{block.target_count:9d}" + "".join(f"{cell:>16}" for cell in cells)
+            f"{block.name:<{width}}{block.target_count:9d}" + "".join(f"{cell:>15}" for cell in cells)
         )
     return lines

@@ -106,7 +106,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 def _add_flag(group: argparse._ArgumentGroup, param: Param, text: str) -> None:
     flag = f"--{param.name.replace('_', '-')}"
-    text = text.replace("%", "%%")
+    text = text.rstrip(".").replace("%", "%%")
     if param.kind is bool:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=text)
         return

@@ -1,7 +1,7 @@
 """Results go to stdout, all else to stderr; progress is one line, on a terminal only."""
 
 import io
-import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,9 +15,9 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def terminal(monkeypatch):
-    made = Terminal()
-    monkeypatch.setattr(sys, "stderr", made)
+def streams(monkeypatch):
+    made = SimpleNamespace(stdout=io.StringIO(), stderr=Terminal())
+    monkeypatch.setattr(console, "sys", made)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
     return made
@@ -29,37 +29,37 @@ def clock(monkeypatch):
     monkeypatch.setattr(console.time, "monotonic", lambda: next(times))
 
 
-def test_progress_tells_how_long_it_takes_and_rewrites_its_line(terminal, clock, capsys):
+def test_progress_tells_how_long_it_takes_and_rewrites_its_line(streams, clock):
     with Console() as shown:
         shown.progress("merge", 0, 100)
         shown.progress("merge", 20, 100)
         shown.progress("merge", 21, 100)  # too soon after the last
         shown.progress("merge", 100, 100)
-    lines = [line.rstrip() for line in terminal.getvalue().split("\r")]
+    lines = [line.rstrip() for line in streams.stderr.getvalue().split("\r")]
     expected = ["merge 0 of 100 targets", "merge 20 of 100 targets, 8 s left", "merge 100 of 100 targets"]
     assert [line for line in lines if line] == expected
-    assert terminal.getvalue().endswith(" \r") and "\n" not in terminal.getvalue()
-    assert all(len(line) <= 59 for line in terminal.getvalue().split("\r"))
-    assert capsys.readouterr().out == ""
+    assert streams.stderr.getvalue().endswith(" \r") and "\n" not in streams.stderr.getvalue()
+    assert all(len(line) <= 59 for line in streams.stderr.getvalue().split("\r"))
+    assert streams.stdout.getvalue() == ""
 
 
-def test_the_line_is_cleared_before_anything_else_is_written(terminal, clock, capsys):
+def test_the_line_is_cleared_before_anything_else_is_written(streams, clock):
     with Console() as shown:
         shown.progress("merge", 0, 9)
         shown.say("done")
-        before = terminal.getvalue()
+        before = streams.stderr.getvalue()
         shown.warn("careful")
-    assert before.endswith(" \r") and terminal.getvalue().endswith("careful\n")
-    assert capsys.readouterr().out == "done\n"
+    assert before.endswith(" \r") and streams.stderr.getvalue().endswith("careful\n")
+    assert streams.stdout.getvalue() == "done\n"
 
 
-def test_quiet_or_dumb_terminals_see_no_progress(terminal, monkeypatch):
+def test_quiet_or_dumb_terminals_see_no_progress(streams, monkeypatch):
     with Console(is_quiet=True) as shown:
         shown.progress("merge", 0, 9)
     monkeypatch.setenv("TERM", "dumb")
     with Console() as shown:
         shown.progress("merge", 0, 9)
-    assert terminal.getvalue() == ""
+    assert streams.stderr.getvalue() == ""
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_durations_are_told_in_the_units_people_use(seconds, words):
     assert console._duration(seconds) == words
 
 
-def test_what_an_encoding_lacks_is_spelled_out(monkeypatch):
+def test_what_an_encoding_lacks_is_spelled_out(streams):
     narrow = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
-    monkeypatch.setattr(sys, "stdout", narrow)
+    streams.stdout = narrow
     Console().say("墨 ink")
     assert narrow.buffer.getvalue() == b"\\u58a8 ink\n"
 
