@@ -284,7 +284,7 @@ def verify(
         delta = saved.load(saved.modules[piece.name])
         found.append((difference(delta, piece), str(piece.patch.target)))
     read_error, where = max(found)
-    if read_error > allowed_difference(merged.patches[0].up.dtype):
+    if read_error > allowed_difference(merged.patches[0].dtype):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
         )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .factors import LowRank
+from .factors import Delta
 from .file import LoraFile
 from .formats import Module
 from .keys import KeyMap
@@ -51,7 +51,7 @@ class Contribution:
         sizes[self.part.axis] = self.part.length
         return tuple(sizes)
 
-    def load(self, file: LoraFile) -> LowRank:
+    def load(self, file: LoraFile) -> Delta:
         """Its delta, in factors, from the entry's file."""
         delta = file.load(self.module)
         if self.swap_halves:

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from .full import Dense, Kron
 from .target import Part
 
 
@@ -31,9 +33,22 @@ class LowRank:
         """The inner size `r`."""
         return self.down.shape[0]
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors by role."""
+        return {"up": self.up, "down": self.down}
+
+    def flat(self) -> Tensor:
+        """The delta as `(o, i)` float32."""
+        return self.up.float() @ self.down.float() * self.scale
+
     def dense(self) -> Tensor:
         """The delta itself, `shape`, float32."""
-        return (self.up.float() @ self.down.float() * self.scale).reshape(self.shape)
+        return self.flat().reshape(self.shape)
+
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Some rows and columns of the flat delta, float32."""
+        return (self.up[rows].float() @ self.down[:, columns].float()) * self.scale
 
     def part(self, part: Part) -> "LowRank":
         """The rows or columns of one part of a fused weight; the other factor is shared."""
@@ -47,6 +62,18 @@ class LowRank:
     def halves_swapped(self) -> "LowRank":
         """The same delta with its two row halves exchanged."""
         return replace(self, up=torch.cat(self.up.chunk(2)[::-1]))
+
+    def times(self, factor: float) -> "LowRank":
+        """The delta times a factor, float32, its scale folded in and shared between the factors."""
+        up, down = stacked([self], [factor])
+        return LowRank(up, down, 1.0, self.shape)
+
+    def to(self, dtype: torch.dtype) -> "LowRank":
+        """The delta in another dtype."""
+        return replace(self, up=self.up.to(dtype), down=self.down.to(dtype))
+
+
+Delta: TypeAlias = LowRank | Kron | Dense
 
 
 def stacked(pieces: Sequence[LowRank], coefficients: Sequence[float]) -> tuple[Tensor, Tensor]:

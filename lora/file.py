@@ -14,7 +14,7 @@ from ..core.errors import FileError
 from ..core.hashing import file_sha256, tensors_sha256
 from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_memory
 from . import keys
-from .factors import LowRank
+from .factors import Delta
 from .formats import FORMATS, Format, Module, Problem, others
 
 SHOWN = 4
@@ -64,7 +64,7 @@ class LoraFile:
             return file_sha256(self.path)
         return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
 
-    def load(self, module: Module) -> LowRank:
+    def load(self, module: Module) -> Delta:
         """The delta of one module, in factors.
 
         Raises:

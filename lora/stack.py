@@ -12,7 +12,7 @@ from math import fsum, isfinite
 from ..core.errors import StackError
 from . import keys
 from .entries import Contribution, Entry, Group, Model
-from .factors import LowRank
+from .factors import Delta
 from .grouping import Table, led
 from .keys import Family
 from .target import Target
@@ -64,7 +64,7 @@ class Stack:
                 self.release()
         self.release()
 
-    def load(self, group: Group) -> list[LowRank]:
+    def load(self, group: Group) -> list[Delta]:
         """The deltas of one group, in factors, in the order of its contributions."""
         return [one.load(self.entries[one.entry].file) for one in group.contributions]
 

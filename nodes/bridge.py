@@ -7,6 +7,8 @@ from typing import Any
 from ..core.errors import SaveError, StackError
 from ..core.log import log
 from ..lora.entries import Model
+from ..lora.factors import Delta, LowRank
+from ..lora.full import Kron
 from ..lora.target import TEXT_ENCODERS, Part, Route, Target
 from ..merging.patch import Patch
 from .lora_names import LORA_SUFFIXES, Match, match, nearest
@@ -116,17 +118,24 @@ def patch_key(target: Target) -> Any:
 
 
 def adapters(patches: Sequence[Patch]) -> dict[Any, Any]:
-    """Patches in ComfyUI's form: one of its LoRA adapters for each target, `alpha` equal to the rank."""
-    from comfy.weight_adapter import LoRAAdapter
+    """Patches in ComfyUI's form: its own adapters, `alpha` equal to the rank, or whole differences."""
+    return {patch_key(patch.target): _adapter(patch.delta) for patch in patches}
 
-    made: dict[Any, Any] = {}
-    for patch in patches:
-        up, down = patch.up, patch.down
-        if patch.shape[2:]:
-            up = up.reshape(*up.shape, *(1 for _ in patch.shape[2:]))
-            down = down.reshape(patch.rank, *patch.shape[1:])
-        made[patch_key(patch.target)] = LoRAAdapter(set(), (up, down, float(patch.rank), None, None, None))
-    return made
+
+def _adapter(delta: Delta) -> Any:
+    from comfy.weight_adapter import LoKrAdapter, LoRAAdapter
+
+    kernel = delta.shape[2:]
+    if isinstance(delta, LowRank):
+        up, down = delta.up, delta.down
+        if kernel:
+            up = up.reshape(*up.shape, *(1 for _ in kernel))
+            down = down.reshape(delta.rank, *delta.shape[1:])
+        return LoRAAdapter(set(), (up, down, float(delta.rank), None, None, None))
+    if isinstance(delta, Kron):
+        b = delta.b.reshape(delta.b.shape[0], -1, *kernel) if kernel else delta.b
+        return LoKrAdapter(set(), (delta.a, b, None, None, None, None, None, None, None))
+    return ("diff", (delta.matrix.reshape(delta.shape),))
 
 
 def patched(owner: Any, patches: Mapping[Any, Any], strength: float) -> tuple[Any, list[str]]:

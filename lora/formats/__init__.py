@@ -8,7 +8,7 @@ First to recognise wins. What no format here claims is told apart into *known* (
 from typing import Protocol
 
 from ...core.tensorfile import TensorFile, TensorInfo
-from ..factors import LowRank
+from ..factors import Delta
 from . import lora, others
 from .module import Module, Problem
 
@@ -29,7 +29,7 @@ class Format(Protocol):
         ...
 
     @staticmethod
-    def load(module: Module, tensors: TensorFile) -> LowRank:
+    def load(module: Module, tensors: TensorFile) -> Delta:
         """The module's delta, in factors."""
         ...
 
