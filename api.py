@@ -24,7 +24,7 @@ from .merging.patch import Patch
 from .merging.plan import Plan, make_plan
 from .merging.recipe import Recipe
 from .merging.report import Report, make_report
-from .merging.saving import Proof, difference, named, save_patches
+from .merging.saving import Named, Proof, difference, named, save_patches
 
 EntryLike: TypeAlias = (
     "Entry | LoraFile | str | Path | tuple[str | Path, float] | tuple[str | Path, float, float]"
@@ -271,6 +271,24 @@ def verify(
     gain, clip_gain, naming = (told.gain, told.clip_gain, told.naming) if told else (1.0, 1.0, "comfyui")
     louder = [_with_gain(patch, clip_gain if patch.target.is_clip else gain) for patch in merged.patches]
     pieces = named(louder, naming, merged.stack.family, merged.stack.spellings)
+    read_error, where = _farthest(saved, pieces)
+    if read_error > allowed_difference(merged.patches[0].up.dtype):
+        raise ProofError(
+            f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
+        )
+    worst = max(merged.patches, key=lambda patch: patch.error)
+    return Proof(
+        Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
+    )
+
+
+def _farthest(saved: LoraFile, pieces: Sequence[Named]) -> tuple[float, str]:
+    """The largest difference of a saved file from a merge, and the target where it is.
+
+    Raises:
+        ProofError: the file has other modules, or more tensors, than the merge.
+    """
+    path = saved.tensors.path
     missing = [piece.name for piece in pieces if piece.name not in saved.modules]
     if missing or len(saved.modules) != len(pieces):
         raise ProofError(
@@ -286,12 +304,4 @@ def verify(
     for piece in pieces:
         delta = saved.load(saved.modules[piece.name])
         found.append((difference(delta.up, delta.down, delta.scale, piece.patch), str(piece.patch.target)))
-    read_error, where = max(found)
-    if read_error > allowed_difference(merged.patches[0].up.dtype):
-        raise ProofError(
-            f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
-        )
-    worst = max(merged.patches, key=lambda patch: patch.error)
-    return Proof(
-        Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
-    )
+    return max(found)
