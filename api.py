@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -13,14 +12,13 @@ from .analysis.measure import measure
 from .analysis.similarity import Measured
 from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
-from .lora import keys
+from .core.threads import one_thread
 from .lora.file import LoraFile, open_lora
 from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
-from .lora.target import Target
 from .merging.engine import execute
-from .merging.metadata import describe, described
-from .merging.patch import Patch
+from .merging.metadata import Described, describe, described
+from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan
 from .merging.recipe import Recipe
 from .merging.report import Report, make_report
@@ -95,7 +93,7 @@ def parse_entry(text: str) -> Entry:
             raise StackError(
                 f"`{number}` in `{text}` is not a strength; write FILE:STRENGTH, as in `ink.safetensors:0.8`."
             ) from None
-    return Entry(open_lora(path), *strengths)
+    return Entry(open_lora(path), *strengths[:2])
 
 
 def _exists(path: str) -> bool:
@@ -192,6 +190,7 @@ class Merged:
         naming: str = "comfyui",
         gain: float = 1.0,
         clip_gain: float = 1.0,
+        rank: int = 0,
         notes: dict[str, str] | None = None,
     ) -> Proof:
         """Write the merged LoRA and prove that the file equals the merge.
@@ -201,24 +200,28 @@ class Merged:
             naming: `comfyui`, `kohya` or `diffusers`.
             gain: a factor on the model's targets, baked in.
             clip_gain: a factor on the text encoders' targets, baked in.
+            rank: at most this rank for every target, 0 for the merge's own.
             notes: more metadata.
 
         Raises:
             SaveError: the place cannot be written, or the naming lacks a target.
             ProofError: what was written is not what was merged; nothing was replaced.
         """
-        path = saved_path(path)
-        louder = [_with_gain(patch, clip_gain if patch.target.is_clip else gain) for patch in self.patches]
-        pieces = named(louder, naming, self.stack.family, self.stack.spellings)
-        metadata = describe(self.plan, self.patches, self.stack, naming, gain, clip_gain) | (notes or {})
-        return save_patches(path, pieces, naming, metadata, self._lead)
+        with one_thread():
+            told = Described(self.plan.recipe, naming, gain, clip_gain, rank)
+            pieces = self._pieces(told)
+            metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
+                notes or {}
+            )
+            return save_patches(saved_path(path), pieces, naming, metadata, self.stack.lead)
 
-    def _lead(self, name: str) -> Target | None:
-        if self.stack.family is not None:
-            route = keys.resolve(name, keys.key_map(self.stack.family))
-            if route is not None:
-                return route.target
-        return Target(keys.loose_name(name))
+    def _pieces(self, told: Described) -> list[Named]:
+        """The patches as a file holds them."""
+        louder = [
+            shaped(patch, told.clip_gain if patch.target.is_clip else told.gain, told.rank)
+            for patch in self.patches
+        ]
+        return named(louder, told.naming, self.stack.family, self.stack.spellings)
 
 
 def saved_path(path: Path | str) -> Path:
@@ -232,10 +235,6 @@ def saved_path(path: Path | str) -> Path:
     if is_folder or path.name in ("", "..") or path.is_dir():
         raise SaveError(f"`{path}` is a folder; name a file to write.")
     return path if path.suffix.lower() == ".safetensors" else path.with_name(f"{path.name}.safetensors")
-
-
-def _with_gain(patch: Patch, gain: float) -> Patch:
-    return patch if gain == 1.0 else replace(patch, up=(patch.up.float() * gain).to(patch.up.dtype))
 
 
 def allowed_difference(dtype: torch.dtype) -> float:
@@ -268,27 +267,7 @@ def verify(
             raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
         recipe = told.recipe
     merged = merge(stack, recipe, progress=progress)
-    gain, clip_gain, naming = (told.gain, told.clip_gain, told.naming) if told else (1.0, 1.0, "comfyui")
-    louder = [_with_gain(patch, clip_gain if patch.target.is_clip else gain) for patch in merged.patches]
-    pieces = named(louder, naming, merged.stack.family, merged.stack.spellings)
-    read_error, where = _farthest(saved, pieces)
-    if read_error > allowed_difference(merged.patches[0].up.dtype):
-        raise ProofError(
-            f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
-        )
-    worst = max(merged.patches, key=lambda patch: patch.error)
-    return Proof(
-        Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
-    )
-
-
-def _farthest(saved: LoraFile, pieces: Sequence[Named]) -> tuple[float, str]:
-    """The largest difference of a saved file from a merge, and the target where it is.
-
-    Raises:
-        ProofError: the file has other modules, or more tensors, than the merge.
-    """
-    path = saved.tensors.path
+    pieces = merged._pieces(told or Described(recipe))
     missing = [piece.name for piece in pieces if piece.name not in saved.modules]
     if missing or len(saved.modules) != len(pieces):
         raise ProofError(
@@ -303,5 +282,13 @@ def _farthest(saved: LoraFile, pieces: Sequence[Named]) -> tuple[float, str]:
     found = []
     for piece in pieces:
         delta = saved.load(saved.modules[piece.name])
-        found.append((difference(delta.up, delta.down, delta.scale, piece.patch), str(piece.patch.target)))
-    return max(found)
+        found.append((difference(delta, piece), str(piece.patch.target)))
+    read_error, where = max(found)
+    if read_error > allowed_difference(merged.patches[0].up.dtype):
+        raise ProofError(
+            f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
+        )
+    worst = max(merged.patches, key=lambda patch: patch.error)
+    return Proof(
+        Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
+    )

@@ -4,6 +4,7 @@ import torch
 
 from ..core.errors import FileError
 from ..core.progress import Progress, silent, told
+from ..core.threads import one_thread
 from ..lora.factors import LowRank
 from ..lora.stack import Group, Stack
 from .conflict import sign_conflict
@@ -23,8 +24,9 @@ def measure(stack: Stack, *, is_deep: bool = False, progress: Progress = silent)
         FileError: a file holds values that are not finite.
     """
     measured = []
-    for group in told(stack.groups, len(stack.groups), "analyse", progress):
-        measured.append(_measure_group(stack, group, is_deep))
+    for group in told(stack.walk(), len(stack.groups), "analyse", progress):
+        with one_thread():
+            measured.append(_measure_group(stack, group, is_deep))
     return measured
 
 

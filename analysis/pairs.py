@@ -101,6 +101,8 @@ def _sums(stack: Stack, measured: Sequence[Measured]) -> Tensor:
         signs = torch.sign(weights)
         energy = (one.gram.diagonal() * strengths.square())[:, None].expand_as(weights)
         conflict = torch.zeros_like(weights) if one.conflict is None else one.conflict
+        # Where two change different entries of a weight, there are no signs to compare.
+        compared = torch.where((conflict != 0) | (one.gram != 0), float(one.size), 0.0)
         # A negative strength turns all signs of one side, so what agreed then disagrees.
         conflict = torch.where(signs > 0, conflict, 1 - conflict)
         here = torch.stack(
@@ -108,15 +110,15 @@ def _sums(stack: Stack, measured: Sequence[Measured]) -> Tensor:
                 one.gram * weights,
                 energy,
                 energy.T,
-                conflict * one.size,
-                baseline(cosines(one.gram) * signs) * one.size,
-                torch.full_like(weights, one.size),
+                conflict * compared,
+                baseline(cosines(one.gram) * signs) * compared,
+                compared,
                 torch.ones_like(weights),
             ]
         )
         at = torch.tensor(one.entries)
-        # Where an entry has no strength on this branch, it has no pairs.
-        sums[:, at[:, None], at] += torch.where(weights != 0, here, 0.0)
+        # A delta of zeros, or one without strength on this branch, has no pairs.
+        sums[:, at[:, None], at] += torch.where((energy > 0) & (energy.T > 0), here, 0.0)
     return sums
 
 

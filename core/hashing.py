@@ -34,5 +34,5 @@ def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
         value = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name}\0{value.dtype}\0{tuple(value.shape)}\0".encode())
         if value.numel():
-            digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
+            digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()

@@ -2,24 +2,29 @@
 
 import hashlib
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_STEP = 0x9E3779B97F4A7C15  # 2⁶⁴ over the golden ratio: multiples of it spread evenly
-_WRAP = (1 << 64) - 1
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ over the golden ratio: multiples of it spread evenly
+_HALF = np.uint64(32)
 
 
 def spread(count: int, size: int, name: str) -> Tensor:
-    """At most `count` distinct places below `size`, spread evenly from a start that `name` decides.
+    """Places below `size`, spread evenly from a start that `name` decides.
+
+    Args:
+        count: how many; a few less come out where two would fall together.
+        size: all of them, if there are not more than `count`.
+        name: what the draw is for.
 
     Returns:
-        `(count,)` int64, ascending; all places if there are not more.
+        int64, distinct and ascending.
     """
     if count >= size:
         return torch.arange(size)
-    at = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-    found: set[int] = set()
-    while len(found) < count:
-        found.add((at * size) >> 64)
-        at = (at + _STEP) & _WRAP
-    return torch.tensor(sorted(found))
+    start = np.frombuffer(hashlib.blake2b(name.encode(), digest_size=8).digest(), "<u8")
+    with np.errstate(over="ignore"):
+        walk = start + _STEP * np.arange(count, dtype=np.uint64)
+    places = ((walk >> _HALF) * np.uint64(size)) >> _HALF
+    return torch.from_numpy(np.unique(places).astype(np.int64))

@@ -10,6 +10,7 @@ import mmap
 import os
 import pickle
 import re
+import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +44,23 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 DTYPE_NAMES: Mapping[torch.dtype, str] = MappingProxyType({dtype: name for name, dtype in DTYPES.items()})
 HEADER_LIMIT = 100_000_000
 PICKLED = (".pt", ".pth", ".ckpt", ".bin")
+# What torch's own unpickler lets out on damaged files, next to what it means to say.
+UNREADABLE = (
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    struct.error,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    TypeError,
+    ImportError,
+    BufferError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +81,7 @@ class TensorFile:
         path: where the file lies.
         metadata: the header's `__metadata__`, strings only.
         size_bytes: of the whole file.
+        release: gives the mapped memory back as soon as no tensor stands in it; reading maps the file again.
     """
 
     def __init__(
@@ -72,12 +91,14 @@ class TensorFile:
         metadata: Mapping[str, str],
         size_bytes: int,
         fetch: Callable[[TensorInfo], Tensor],
+        release: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = path
         self.infos = MappingProxyType(dict(infos))
         self.metadata = MappingProxyType(dict(metadata))
         self.size_bytes = size_bytes
         self._fetch = fetch
+        self.release = release
 
     def read(self, name: str) -> Tensor:
         """The values of one tensor, as stored. They may be a view of the mapped file: never write into them.
@@ -133,7 +154,7 @@ def _open_mapped(path: Path, size_bytes: int) -> TensorFile:
             mapped.append(_map(path, size_bytes))
         return _view(path, mapped[0], info)
 
-    return TensorFile(path, infos, metadata, size_bytes, fetch)
+    return TensorFile(path, infos, metadata, size_bytes, fetch, mapped.clear)
 
 
 def _map(path: Path, size_bytes: int) -> mmap.mmap:
@@ -250,19 +271,7 @@ def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    except (
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        TypeError,
-        IndexError,
-        ImportError,
-        UnicodeDecodeError,
-        MemoryError,
-    ) as problem:
+    except UNREADABLE as problem:
         # Of torch's own text only the name is fit to be passed on: the rest tells how to run the code.
         named = re.search(r"GLOBAL ([\w.]{1,80})", str(problem))
         what = (
@@ -272,7 +281,7 @@ def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
             f"`{path}` {what}; it is not opened, since that could run code. Use a `.safetensors` version of"
             " it."
         ) from None
-    while isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
+    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict):
         raise FileError(f"`{path}` holds a {type(loaded).__name__}, not named tensors; use a LoRA file.")
@@ -324,11 +333,13 @@ def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
             "shape": list(value.shape),
             "data_offsets": [begin, end],
         }
-    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    # Half a surrogate pair, from a name or another header cut off in an emoji, is no Unicode: a question
+    # mark.
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     raw += b" " * (-len(raw) % 8)
     yield len(raw).to_bytes(8, "little")
     yield raw
     for value in tensors.values():
         flat = value.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
-            yield memoryview(flat.view(torch.uint8).numpy())
+            yield flat.view(torch.uint8).numpy().data

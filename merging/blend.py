@@ -8,7 +8,6 @@ from torch import Tensor
 from ..analysis.similarity import Measured, cosines
 from ..lora.stack import Stack
 from .methods import METHODS
-from .methods.spherical import is_antipodal
 from .recipe import AUTO, Recipe
 
 
@@ -61,6 +60,7 @@ def _choose(recipe: Recipe, gram: Tensor, strengths: Tensor) -> tuple[str, str]:
     if method == AUTO:
         method = "slerp" if count == 2 else "karcher"
     reason = f"{count} LoRAs, mean cosine {mean:+.2f}"
-    if method in ("slerp", "karcher") and is_antipodal(gram, strengths):
+    cancels = getattr(METHODS[method], "cancels", None)
+    if cancels is not None and cancels(gram, strengths):
         return method, f"{reason}; they all but cancel, so their average"
     return method, reason if recipe.method == AUTO else f"{reason}; as asked"

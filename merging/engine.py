@@ -1,17 +1,18 @@
 """Runs a plan, target by target: a generator of patches, one target in memory at a time."""
 
 from collections.abc import Iterator
+from math import hypot
 
 import torch
-from torch import Tensor
 
-from ..core.errors import ProofError, RecipeError
+from ..core.errors import RecipeError
 from ..core.linalg import truncate
 from ..core.progress import Progress, silent, told
+from ..core.threads import one_thread
 from ..lora.factors import stacked
 from ..lora.stack import Group, Stack
-from .patch import Patch
-from .plan import Plan, TargetPlan
+from .patch import Patch, rounded
+from .plan import Plan, TargetPlan, is_for
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WIDTH = {"F64": 3, "F32": 3, "F16": 2, "BF16": 1}
@@ -29,24 +30,16 @@ def execute(stack: Stack, plan: Plan, progress: Progress = silent) -> Iterator[P
         RecipeError: the plan is for another stack.
         ProofError: a result is too large for the recipe's dtype.
     """
-    if not _is_made_for(plan, stack):
-        raise RecipeError("The plan was made for another stack; make it again from these files.")
+    if not is_for(plan, stack):
+        raise RecipeError(
+            "The plan was made for another stack: other files, strengths, order or targets. Make it again."
+        )
     dtype = output_dtype(stack, plan)
-    pairs = zip(stack.groups, plan.targets, strict=True)
+    pairs = zip(stack.walk(), plan.targets, strict=True)
     for group, target in told(pairs, len(plan.targets), "merge", progress):
-        yield _patch(stack, group, target, plan, dtype)
-
-
-def _is_made_for(plan: Plan, stack: Stack) -> bool:
-    hashes = [entry.file.sha256 for entry in stack.entries]
-    if hashes != [source.sha256 for source in plan.sources] or len(stack.groups) != len(plan.targets):
-        return False
-    return all(
-        group.target == target.target
-        and tuple(contribution.entry for contribution in group.contributions) == target.entries
-        and len(target.coefficients) == len(target.entries)
-        for group, target in zip(stack.groups, plan.targets, strict=True)
-    )
+        with torch.no_grad(), one_thread():
+            patch = _patch(stack, group, target, plan, dtype)
+        yield patch
 
 
 def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
@@ -61,7 +54,6 @@ def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
     return {3: torch.float32, 2: torch.float16, 1: torch.bfloat16}[widest]
 
 
-@torch.no_grad()
 def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: torch.dtype) -> Patch:
     up, down = stacked(stack.load(group), target.coefficients)
     lost = 0.0
@@ -69,23 +61,5 @@ def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: to
     rank = min(plan.recipe.rank or limit, limit)
     if plan.recipe.tolerance > 0 or rank < down.shape[0]:
         up, down, lost = truncate(up, down, rank, plan.recipe.tolerance)
-    cast_up, cast_down = up.to(dtype), down.to(dtype)
-    if not (torch.isfinite(cast_up).all() and torch.isfinite(cast_down).all()):
-        raise ProofError(
-            f"The result on {group.target} is too large for {dtype}; merge with `--dtype float32`."
-        )
-    error = (lost**2 + _rounding(up, down, cast_up, cast_down, target.norm) ** 2) ** 0.5
-    return Patch(group.target, group.shape, cast_up, cast_down, error)
-
-
-def _rounding(up: Tensor, down: Tensor, cast_up: Tensor, cast_down: Tensor, norm: float) -> float:
-    """`‖cast_up @ cast_down − up @ down‖ / norm`, from factors."""
-    if norm == 0.0 or cast_up.dtype == up.dtype:
-        return 0.0
-    up_off, down_off = cast_up.float() - up, cast_down.float() - down
-    if not down_off.any():
-        left, right = up_off, down
-    else:
-        left, right = torch.cat([up_off, up], 1), torch.cat([down + down_off, down_off])
-    energy = ((left.T @ left).double() * (right @ right.T)).sum()
-    return float(energy.clamp(min=0).sqrt()) / norm
+    cast_up, cast_down, off = rounded(group.target, up, down, dtype, target.norm)
+    return Patch(group.target, group.shape, cast_up, cast_down, hypot(lost, off))

@@ -27,35 +27,37 @@ class Described:
     """How a merged file says that it was made. `sources` is empty if it does not tell them readably."""
 
     recipe: Recipe
-    naming: str
-    gain: float
-    clip_gain: float
+    naming: str = "comfyui"
+    gain: float = 1.0
+    clip_gain: float = 1.0
+    rank: int = 0
     sources: tuple[Source, ...] = ()
 
 
-def describe(
-    plan: Plan, patches: Sequence[Patch], stack: Stack, naming: str, gain: float, clip_gain: float
-) -> dict[str, str]:
-    """The header of a merged file."""
+def describe(plan: Plan, patches: Sequence[Patch], stack: Stack, how: Described) -> dict[str, str]:
+    """The header of a merged file; its sources go by name, so that the stack's order changes no byte."""
+    sources = sorted(plan.sources, key=lambda source: (source.label, source.sha256, source.preserve))
     ranks = {patch.rank for patch in patches}
     worst = max((patch.error for patch in patches), default=0.0)
     told = {
         "format": "pt",
         "tool": f"LoRA Alloy {__version__}",
-        "source_loras": ", ".join(f"{source.label} @ {source.strength:g}" for source in plan.sources),
+        "source_loras": ", ".join(f"{source.label} @ {source.strength:g}" for source in sources),
         _RECIPE: _json(plan.recipe.to_json()),
-        _SAVED: _json({"naming": naming, "gain": gain, "clip_gain": clip_gain}),
-        _SOURCES: _json([asdict(source) for source in plan.sources]),
+        _SAVED: _json(
+            {name: value for name, value in vars(how).items() if name not in ("recipe", "sources")}
+        ),
+        _SOURCES: _json([asdict(source) for source in sources]),
         _ERROR: f"{worst:.3e}",
         "ss_network_module": "networks.lora",
         "ss_network_dim": str(max(ranks, default=0)),
         "ss_network_alpha": str(max(ranks, default=0)),
         "modelspec.sai_model_spec": "1.0.0",
-        "modelspec.title": " + ".join(source.label.removesuffix(".safetensors") for source in plan.sources),
-        "modelspec.merged_from": ", ".join(source.label for source in plan.sources),
+        "modelspec.title": " + ".join(source.label.removesuffix(".safetensors") for source in sources),
+        "modelspec.merged_from": ", ".join(source.label for source in sources),
         "modelspec.implementation": "lora_alloy",
     }
-    if naming == "diffusers":
+    if how.naming == "diffusers":
         # PEFT's readers take rank and alpha from the tensors; kohya's words would say nothing to them.
         del told["ss_network_module"], told["ss_network_dim"], told["ss_network_alpha"]
     if stack.family is not None:
@@ -64,6 +66,11 @@ def describe(
     if triggers := _triggers(stack):
         told["modelspec.trigger_phrase"] = triggers
     return told
+
+
+def is_ours(metadata: Mapping[str, str]) -> bool:
+    """Whether a file with this header was written by this program."""
+    return _RECIPE in metadata
 
 
 def described(metadata: Mapping[str, str]) -> Described | None:
@@ -75,7 +82,7 @@ def described(metadata: Mapping[str, str]) -> Described | None:
         recipe = Recipe.parse(metadata[_RECIPE], "the recipe in the file's header")
         sources = _sources(metadata.get(_SOURCES, "[]"))
         gains = float(saved["gain"]), float(saved["clip_gain"])
-        return Described(recipe, str(saved["naming"]), *gains, sources)
+        return Described(recipe, str(saved["naming"]), *gains, int(saved["rank"]), sources)
     except (ValueError, KeyError, TypeError, RecursionError, RecipeError):
         return None
 
@@ -94,12 +101,10 @@ def _sources(text: str) -> tuple[Source, ...]:
 
 
 def _triggers(stack: Stack) -> str:
-    phrases: dict[str, None] = {}
+    phrases: set[str] = set()
     for entry in stack.entries:
-        phrase = entry.file.tensors.metadata.get("modelspec.trigger_phrase", "").strip()
-        if phrase:
-            phrases[phrase[:TRIGGER_LIMIT]] = None
-    return ", ".join(phrases)
+        phrases.add(entry.file.tensors.metadata.get("modelspec.trigger_phrase", "").strip()[:TRIGGER_LIMIT])
+    return ", ".join(sorted(phrases - {""}))
 
 
 def _json(value: object) -> str:

@@ -4,7 +4,7 @@ It is what the report prints, what is stored and what replays; execution decides
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -144,18 +144,31 @@ def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Pla
         )
     return Plan(
         recipe=recipe,
-        sources=tuple(
-            Source(
-                entry.file.label,
-                entry.file.sha256,
-                entry.strength,
-                entry.strength if entry.clip_strength is None else entry.clip_strength,
-                entry.preserve,
-            )
-            for entry in stack.entries
-        ),
+        sources=_sources(stack),
         family=stack.family.key if stack.family else None,
         targets=tuple(targets),
         scales=scales,
         notes=stack.notes,
+    )
+
+
+def is_for(plan: Plan, stack: Stack) -> bool:
+    """Whether a plan was made for these files, strengths and targets; what the files are called is free."""
+    made, given = ([replace(one, label="") for one in sources] for sources in (plan.sources, _sources(stack)))
+    groups = [
+        (group.target, group.shape, tuple(one.entry for one in group.contributions)) for group in stack.groups
+    ]
+    return made == given and groups == [(one.target, one.shape, one.entries) for one in plan.targets]
+
+
+def _sources(stack: Stack) -> tuple[Source, ...]:
+    return tuple(
+        Source(
+            entry.file.label,
+            entry.file.sha256,
+            entry.strength,
+            entry.strength if entry.clip_strength is None else entry.clip_strength,
+            entry.preserve,
+        )
+        for entry in stack.entries
     )

@@ -6,10 +6,11 @@ replaces nothing (`design.md` §1.3). `alpha = rank` always, so that every loade
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from ..core.linalg import product_norm
 from ..core.params import unknown
 from ..core.tensorfile import write_tensors
 from ..lora import keys
+from ..lora.factors import LowRank
 from ..lora.file import LoraFile, open_lora
 from ..lora.keys import Family
 from ..lora.target import Part, Target
@@ -47,10 +49,11 @@ class Proof:
 
 @dataclass(frozen=True)
 class Named:
-    """A patch under the name it will have in the file."""
+    """A patch with its name in the file; its row halves are exchanged there if `swap_halves`."""
 
     name: str
     patch: Patch
+    swap_halves: bool = False
 
 
 def named(
@@ -72,7 +75,14 @@ def named(
     for found in by_weight.values():
         made += _named_weight(found, naming, family, spellings)
     _refuse_twins(made)
-    return made
+    if family is None:
+        return made
+    known = keys.key_map(family)
+    routes = (keys.resolve(one.name, known) for one in made)
+    return [
+        replace(one, swap_halves=route is not None and route.swap_halves)
+        for one, route in zip(made, routes, strict=True)
+    ]
 
 
 def _named_weight(
@@ -185,6 +195,8 @@ def _tensors(piece: Named, naming: str) -> dict[str, Tensor]:
     patch = piece.patch
     kernel = patch.shape[2:]
     up, down = patch.up, patch.down
+    if piece.swap_halves:
+        up = torch.cat(up.chunk(2)[::-1])
     if kernel:
         up = up.reshape(*up.shape, *(1 for _ in kernel))
         down = down.reshape(patch.rank, *patch.shape[1:])
@@ -205,14 +217,16 @@ def _read_back(file: LoraFile, pieces: Sequence[Named], lead: Callable[[str], Ta
         module = file.modules.get(piece.name)
         if module is None or lead(piece.name) != piece.patch.target:
             raise ProofError(f"`{piece.name}` of the saved file does not lead back to {piece.patch.target}.")
-        delta = file.load(module)
-        largest = max(largest, difference(delta.up, delta.down, delta.scale, piece.patch))
+        largest = max(largest, difference(file.load(module), piece))
     return largest
 
 
-def difference(up: Tensor, down: Tensor, scale: float, patch: Patch) -> float:
-    """`‖scale · up @ down − patch‖ / ‖patch‖`, from factors; 0 for the same bits, infinite for NaN."""
-    if scale == 1.0 and up.equal(patch.up) and down.equal(patch.down):
+def difference(delta: LowRank, piece: Named) -> float:
+    """`‖delta − patch‖ / ‖patch‖`, from factors; 0 for the same bits, infinite for NaN."""
+    if piece.swap_halves:
+        delta = delta.halves_swapped()
+    up, down, scale, patch = delta.up, delta.down, delta.scale, piece.patch
+    if scale == 1.0 and _same_bits(up, patch.up) and _same_bits(down, patch.down):
         return 0.0
     left = torch.cat([up.double() * scale, patch.up.double()], 1)
     right = torch.cat([down.double(), -patch.down.double()])
@@ -221,3 +235,11 @@ def difference(up: Tensor, down: Tensor, scale: float, patch: Patch) -> float:
     if not isfinite(off):
         return inf
     return off / size if size > 0 else off
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    # Bytes, through NumPy: torch compares half-precision numbers one by one, eight times slower.
+    left, right = (tensor.contiguous().view(torch.uint8).numpy() for tensor in (one, other))
+    return np.array_equal(left, right)

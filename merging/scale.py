@@ -6,6 +6,7 @@ Model and text encoders are measured apart. Preserved LoRAs are neither counted 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import fsum
 
 import torch
 from torch import Tensor
@@ -70,7 +71,8 @@ def _scale(recipe: Recipe, norms: Tensor, blend_norm: float, sum_norm: float) ->
         return 1.0, "as it is"
     scale, reasons = 1.0, []
     if recipe.scale_to != "none":
-        wanted = float(norms.mean() if recipe.scale_to == "mean" else norms.max())
+        # Rounded once, at the end: the mean does not depend on the stack's order.
+        wanted = fsum(norms.tolist()) / len(norms) if recipe.scale_to == "mean" else float(norms.max())
         scale = min(wanted, sum_norm) / blend_norm
         reasons.append(f"to the {recipe.scale_to} norm of the LoRAs")
         if wanted > sum_norm:

@@ -6,17 +6,18 @@ from typing import NamedTuple
 from ..target import TEXT_ENCODERS, Route
 from .names import MODEL, KeyMap, flat
 
+# Groups are empty, not None, where a text encoder is named without a number.
 _WRAPPERS = re.compile(
     r"(?:(?:base_model\.model|model\.diffusion_model|diffusion_model|unet|transformer|pipe\.dit|module|_orig_mod)\."
     r"|(?:lora_unet|lora_transformer|lycoris)_+"
     r"|lora_te(?P<kohya>\d?)_"
     r"|text_encoder_?(?P<diffusers>\d?)\."
-    r"|text_encoders\.(?P<child>\w+)\."
+    r"|text_encoders\.(?:transformer(?P<unnamed>)|(?P<child>\w+))\."
     r"|(?P<bare>clip_[lgh]|t5xxl|t5)\.)*"
 )
-# transformers 5 has dropped the outer module of the first.
+# In CLIP-L, transformers 5 has dropped the outer module.
 _CLIP_INSIDE = {"encoder.layers.": "text_model.", "encoder_layers_": "text_model_"}
-_T5_INSIDE = ("encoder.block.", "encoder_block_")
+_T5_INSIDE = ("encoder.block.", "encoder_block_", "encoder.final_", "encoder_final_", "shared")
 _SAME_ENCODER = {"clip_l": "te1", "clip_h": "te1", "clip_g": "te2"}
 
 
@@ -91,9 +92,11 @@ def loose_name(name: str) -> str:
 
 
 def _strip(name: str) -> _Stripped:
+    """Take a name apart; an encoder that is not named goes by its number, or by the inner names of T5."""
+    name = name.replace(".default.", ".").removesuffix(".default")
     wrapped = _WRAPPERS.match(name)
     assert wrapped  # it matches the empty string
-    path = name[wrapped.end() :].replace(".default.", ".").removesuffix(".default")
+    path = name[wrapped.end() :]
     if ".processor." in path:
         path = path.replace(".processor.", ".")
         if path.endswith(".to_out"):  # processors hold the map itself, attention a list of it and a dropout
@@ -101,7 +104,8 @@ def _strip(name: str) -> _Stripped:
     child = wrapped["child"] or wrapped["bare"]
     if child:
         return _Stripped(path, "t5xxl" if child == "t5" else child, True)
-    number = wrapped["kohya"] if wrapped["kohya"] is not None else wrapped["diffusers"]
+    numbers = (wrapped["kohya"], wrapped["diffusers"], wrapped["unnamed"])
+    number = next((number for number in numbers if number is not None), None)
     if number is None and not path.startswith(("text_model.", "text_model_")):
         return _Stripped(path, "", False)
     if path.startswith(_T5_INSIDE):

@@ -127,7 +127,7 @@ def _is_loose(weight: str) -> bool:
 
 
 def _flattened(weight: str) -> str | None:
-    """The name kohya's rule gives a weight of any architecture; None for text encoders without a number."""
+    """The name kohya's rule gives a weight of any architecture; None for an encoder without a number."""
     if not weight.startswith(TEXT_ENCODERS):
         return "lora_unet_" + flat(weight.removeprefix(MODEL))
     encoder, _, path = weight.removeprefix(TEXT_ENCODERS).partition(".")

@@ -7,11 +7,12 @@ All steps stay in the span of the deltas, so the Gram matrix is enough and the r
 import torch
 from torch import Tensor
 
-from .spherical import at_norm, combined_norm, expected_norm, is_antipodal, signed
+from .spherical import at_norm, combined_norm, directions, expected_norm, is_antipodal, signed
 
 DEGREE = 0
-STEPS = 64
-CLOSE = 1e-12
+STEPS = 1000  # a dozen do for a usual stack; directions almost all round take hundreds
+PATIENCE = 8  # steps without gain: what is left of the pull is rounding
+CLOSE = 1e-10
 
 
 def coefficients(gram: Tensor, strengths: Tensor) -> Tensor:
@@ -26,26 +27,37 @@ def coefficients(gram: Tensor, strengths: Tensor) -> Tensor:
         cancel, those of the weighted average.
     """
     turned, shares, signs = signed(gram, strengths)
-    norms = turned.diagonal().clamp(min=0).sqrt()
-    if is_antipodal(gram, strengths) or bool((norms == 0).any()):
+    if cancels(gram, strengths):
         return shares * signs
-    unit = turned / (norms[:, None] * norms)
-    start = at_norm(unit, shares, 1.0)
-    if combined_norm(unit, start) == 0:
-        return shares * signs
-    mean = _mean_direction(unit, shares, start)
+    unit = directions(turned)
+    mean = _mean_direction(unit, shares, at_norm(unit, shares, 1.0))
+    norms = turned.diagonal().sqrt()
     return at_norm(turned, mean / norms, expected_norm(turned, shares)) * signs
+
+
+def cancels(gram: Tensor, strengths: Tensor) -> bool:
+    """Whether the deltas, or their directions, all but cancel, so that no mean direction can be told.
+
+    A strong and a weak LoRA that oppose each other leave a clear delta, yet their directions leave nothing.
+    """
+    turned, shares, _ = signed(gram, strengths)
+    if is_antipodal(turned, shares) or not bool((turned.diagonal() > 0).all()):
+        return True
+    return is_antipodal(directions(turned), shares)
 
 
 def _mean_direction(unit: Tensor, shares: Tensor, mean: Tensor) -> Tensor:
     """Gradient steps on the sphere, as coefficients of the unit directions."""
+    shortest, idle = float("inf"), 0
     for _ in range(STEPS):
         cosine = (unit @ mean).clamp(-1 + CLOSE, 1 - CLOSE)
         angle = torch.arccos(cosine)
         pull = shares * angle / torch.sin(angle)
         step = pull - (pull @ cosine) * mean
         length = combined_norm(unit, step)
-        if length < CLOSE:
+        idle = 0 if length < shortest else idle + 1
+        shortest = min(shortest, length)
+        if length < CLOSE or idle > PATIENCE:
             break
         turn = torch.tensor(length, dtype=mean.dtype)
         mean = at_norm(unit, torch.cos(turn) * mean + torch.sin(turn) * step / length, 1.0)

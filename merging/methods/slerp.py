@@ -1,14 +1,14 @@
 """SLERP: blend along the great circle and keep the length.
 
 Source: seed, Merge Algorithms: SLERP. Departure from it: where the parts all but cancel, the result is the
-weighted average, since scaling what is left of a cancellation up to the parts' norm would amplify rounding
-(`design.md` §3).
+weighted average, and so is the blend of a pair that does so on the way: scaling what is left of a
+cancellation up to the parts' norm would amplify rounding (`design.md` §3).
 """
 
 import torch
 from torch import Tensor
 
-from .spherical import at_norm, expected_norm, is_antipodal, signed
+from .spherical import ANTIPODAL, at_norm, combined_norm, expected_norm, is_antipodal, signed
 
 DEGREE = 0
 PARALLEL = 1e-4
@@ -25,7 +25,7 @@ def coefficients(gram: Tensor, strengths: Tensor) -> Tensor:
         `(n,)`; the combination's norm is the weighted mean of the parts' norms.
     """
     turned, shares, signs = signed(gram, strengths)
-    if is_antipodal(gram, strengths):
+    if is_antipodal(turned, shares):
         return shares * signs
     order = _strongest_first(turned, shares)
     blend = torch.zeros_like(shares)
@@ -39,6 +39,12 @@ def coefficients(gram: Tensor, strengths: Tensor) -> Tensor:
     return at_norm(turned, blend, expected_norm(turned, shares)) * signs
 
 
+def cancels(gram: Tensor, strengths: Tensor) -> bool:
+    """Whether the deltas, with their strengths, all but cancel, so that there is no direction to blend along."""
+    turned, shares, _ = signed(gram, strengths)
+    return is_antipodal(turned, shares)
+
+
 def _strongest_first(gram: Tensor, shares: Tensor) -> list[int]:
     # Equal strengths go by norm, then by likeness to the rest: never by their place in the stack.
     norms, likeness = gram.diagonal(), gram.sum(1)
@@ -48,10 +54,12 @@ def _strongest_first(gram: Tensor, shares: Tensor) -> list[int]:
 
 
 def _between(gram: Tensor, first: Tensor, second: Tensor, t: float) -> Tensor:
-    dot = first @ gram @ second
-    norms = ((first @ gram @ first) * (second @ gram @ second)).clamp(min=0).sqrt()
-    cosine = (dot / norms).clamp(-1, 1) if norms > 0 else dot.new_tensor(1.0)
-    angle = torch.arccos(cosine)
+    straight = (1 - t) * first + t * second
+    length, other = combined_norm(gram, first), combined_norm(gram, second)
+    if combined_norm(gram, straight) <= ANTIPODAL * ((1 - t) * length + t * other):
+        return straight
+    cosine = (first @ gram @ second) / (length * other) if length * other > 0 else gram.new_tensor(1.0)
+    angle = torch.arccos(cosine.clamp(-1, 1))
     if torch.sin(angle) < PARALLEL:
-        return (1 - t) * first + t * second
+        return straight
     return (torch.sin((1 - t) * angle) * first + torch.sin(t * angle) * second) / torch.sin(angle)

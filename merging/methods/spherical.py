@@ -28,11 +28,15 @@ def expected_norm(gram: Tensor, shares: Tensor) -> float:
     return float(shares @ gram.diagonal().clamp(min=0).sqrt())
 
 
-def is_antipodal(gram: Tensor, strengths: Tensor) -> bool:
-    """Whether the deltas, with their strengths, all but cancel; no direction is left to keep the norm of."""
-    turned, shares, _ = signed(gram, strengths)
-    expected = expected_norm(turned, shares)
-    return combined_norm(turned, shares) < ANTIPODAL * expected
+def is_antipodal(gram: Tensor, shares: Tensor) -> bool:
+    """Whether deltas in these positive shares all but cancel; no direction is left to keep the norm of."""
+    return combined_norm(gram, shares) < ANTIPODAL * expected_norm(gram, shares)
+
+
+def directions(gram: Tensor) -> Tensor:
+    """The cosines of deltas none of which is zero: the Gram matrix of their directions."""
+    norms = gram.diagonal().clamp(min=0).sqrt()
+    return gram / (norms[:, None] * norms)
 
 
 def at_norm(gram: Tensor, coefficients: Tensor, norm: float) -> Tensor:

@@ -1,0 +1,252 @@
+"""From modules to groups: where every name leads, and the coarsest common partition of each weight."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf, prod
+from typing import TypeAlias
+
+from ..core.errors import StackError
+from ..core.linalg import product_norm
+from . import keys
+from .entries import Contribution, Entry, Group, Model
+from .factors import stacked
+from .file import LoraFile
+from .keys import Family
+from .target import TEXT_ENCODERS, Part, Route, Target
+
+SHOWN = 4
+ALIKE = 0.02  # of the norm: what bfloat16 and a folded alpha may differ from float32
+
+Placed: TypeAlias = tuple[Part | None, Contribution]
+"""What an entry brings, with the part of the weight that it is for."""
+
+
+def led(name: str, family: Family | None, model: Model | None) -> Route | None:
+    """The route of a name: by the model's own map, else by the family's if the model has what it gives."""
+    if model is not None and (route := keys.resolve(name, model.known)):
+        return route
+    offline = keys.resolve(name, keys.key_map(family)) if family else None
+    if offline is None or model is None:
+        return offline
+    spelled = keys.spell(offline.target, "comfyui", family)
+    known = keys.resolve(spelled, model.known) if spelled else None
+    return replace(known, swap_halves=offline.swap_halves) if known else None
+
+
+class Table:
+    """Contributions by weight, before partitions are settled."""
+
+    def __init__(self, family: Family | None, model: Model | None) -> None:
+        self.family = family
+        self.model = model
+        self.spellings: dict[Target, str] = {}
+        self.unmatched: list[list[str]] = []
+        self.notes: list[str] = []
+        self._weights: dict[str, list[Placed]] = {}
+        self._problems: list[str] = []
+
+    def add(self, index: int, entry: Entry) -> None:
+        """Lead every module of one entry to its target."""
+        lost: list[str] = []
+        own: dict[str, list[Placed]] = {}
+        for name, module in entry.file.modules.items():
+            route = self._route(name)
+            if route is None:
+                lost.append(name)
+                continue
+            contribution = Contribution(index, module, route.swap_halves)
+            own.setdefault(route.target.weight, []).append((route.target.part, contribution))
+        self.unmatched.append(lost)
+        doubles: list[tuple[str, str]] = []
+        for weight, found in own.items():
+            kept = found if len(found) == 1 else self._once(entry.file, weight, found, doubles)
+            self._weights.setdefault(weight, []).extend(kept)
+        if doubles:
+            first, second = doubles[0]
+            self.notes.append(
+                f"`{entry.file.label}` holds {len(doubles)} modules under two names, such as `{first}` and"
+                f" `{second}`; each counts once."
+            )
+
+    def _route(self, name: str) -> Route | None:
+        route = led(name, self.family, self.model)
+        if route is not None or self.model is not None:
+            return route
+        target = Target(keys.loose_name(name))
+        # Of several spellings the one that most readers know, whatever the order of the stack.
+        self.spellings[target] = min(name, self.spellings.get(target, name), key=_strangeness)
+        return Route(target)
+
+    def _once(
+        self, file: LoraFile, weight: str, found: Sequence[Placed], doubles: list[tuple[str, str]]
+    ) -> list[Placed]:
+        """What a file brings to one weight, each row of it once: two namings of one LoRA may stand in it."""
+        kept: list[Placed] = []
+        for part, contribution in sorted(found, key=lambda placed: -placed[0].length if placed[0] else -inf):
+            wider = next((placed for placed in kept if _covers(placed[0], part)), None)
+            if wider is None:
+                kept.append((part, contribution))
+                continue
+            names = wider[1].module.name, contribution.module.name
+            if _is_same(file, wider, (part, contribution)):
+                doubles.append(names)
+            else:
+                self._problems.append(
+                    f"`{names[0]}` and `{names[1]}` of `{file.label}` are the same target,"
+                    f" {Target(weight, part)}, with different values"
+                )
+        return kept
+
+    def groups(self, entries: Sequence[Entry]) -> tuple[Group, ...]:
+        """Groups on the coarsest common partition of each weight, shapes checked.
+
+        Raises:
+            StackError: shapes disagree; all of them are named.
+        """
+        rank = {
+            index: place
+            for place, index in enumerate(
+                sorted(
+                    range(len(entries)),
+                    key=lambda index: (entries[index].file.sha256, entries[index].preserve),
+                )
+            )
+        }
+        groups: list[Group] = []
+        for weight, found in self._weights.items():
+            found.sort(key=lambda pair: rank[pair[1].entry])
+            groups += self._partitioned(weight, found, entries)
+        if self._problems:
+            shown = "; ".join(self._problems[:SHOWN])
+            more = f"; and {len(self._problems) - SHOWN} more" if len(self._problems) > SHOWN else ""
+            raise StackError(
+                f"The stack does not fit together: {shown}{more}. These LoRAs are for different models, or"
+                f" damaged;"
+                " keep those of one model."
+            )
+        order = sorted(groups, key=lambda group: (group.target.is_clip, _natural(group.target)))
+        return tuple(order)
+
+    def _partitioned(self, weight: str, found: Sequence[Placed], entries: Sequence[Entry]) -> list[Group]:
+        shape = self.model.shapes.get(weight) if self.model else None
+        if self._misfits(weight, found, shape, entries):
+            return []
+        cells = self._cells(weight, found)
+        made: list[Group] = []
+        for cell in cells:
+            taken = [
+                contribution if cell == part else replace(contribution, part=_within(cell, part))
+                for part, contribution in found
+                if _covers(part, cell)
+            ]
+            if taken:
+                made.append(self._group(Target(weight, cell), taken, shape, entries))
+        return made
+
+    def _misfits(
+        self,
+        weight: str,
+        found: Sequence[Placed],
+        weight_shape: tuple[int, ...] | None,
+        entries: Sequence[Entry],
+    ) -> bool:
+        """Whether parts are not as high as their place, or wholes not as high as what they are split into."""
+        parts = [part for part, _ in found if part]
+        if not parts:
+            return False
+        axis = parts[0].axis
+        whole = weight_shape[axis] if weight_shape else 0
+        whole = whole or (keys.rows(weight, self.family) if self.family and axis == 0 else 0)
+        whole = whole or max(part.start + part.length for part in parts)
+        count = len(self._problems)
+        for part, contribution in found:
+            size, shape = (part.length if part else whole), contribution.module.shape
+            if shape[part.axis if part else axis] != size:
+                self._problems.append(
+                    f"`{entries[contribution.entry].file.label}` has {shape} on {Target(weight, part)}, which"
+                    f" has {size} {'columns' if axis else 'rows'}"
+                )
+        return len(self._problems) > count
+
+    def _cells(self, weight: str, found: Sequence[Placed]) -> list[Part | None]:
+        given = {part for part, _ in found}
+        rows = next((contribution.module.shape[0] for part, contribution in found if part is None), None)
+        if given == {None}:
+            return [None]
+        named = keys.parts(weight, rows, self.family) if rows and self.family else None
+        axes = {part.axis for part in given if part}
+        if len(axes) > 1:
+            self._problems.append(f"`{weight}` is split by rows in one file and by columns in another")
+            return []
+        axis = axes.pop()
+        edges = {edge for part in given if part for edge in (part.start, part.start + part.length)}
+        if None in given:
+            edges |= {0, rows or 0}
+            edges |= {edge for part in named or () for edge in (part.start, part.start + part.length)}
+        steps = sorted(edges)
+        return [Part(axis, start, end - start) for start, end in zip(steps, steps[1:], strict=False)]
+
+    def _group(
+        self,
+        target: Target,
+        taken: Sequence[Contribution],
+        weight_shape: tuple[int, ...] | None,
+        entries: Sequence[Entry],
+    ) -> Group:
+        shape = taken[0].shape
+        if weight_shape is not None:
+            expected = list(weight_shape)
+            if target.part:
+                expected[target.part.axis] = target.part.length
+            shape = tuple(expected)
+        for contribution in taken:
+            if _flat(contribution.shape) != _flat(shape):
+                owner = entries[contribution.entry].file.label
+                against = "the model" if weight_shape else f"`{entries[taken[0].entry].file.label}`"
+                self._problems.append(
+                    f"`{owner}` has {contribution.shape} on {target}, {against} has {tuple(shape)}"
+                )
+        return Group(target, shape, tuple(taken))
+
+
+def _flat(shape: Sequence[int]) -> tuple[int, int]:
+    return shape[0], prod(shape[1:])
+
+
+def _strangeness(name: str) -> tuple[bool, bool, str]:
+    return "." not in name, not name.startswith(("diffusion_model.", TEXT_ENCODERS)), name
+
+
+def _is_same(file: LoraFile, wide: Placed, narrow: Placed) -> bool:
+    """Whether the rows that both bring are the same, but for the rounding of their dtypes."""
+    other = narrow[1].load(file)
+    one = wide[1].load(file)
+    part = _within(narrow[0], wide[0]) if narrow[0] != wide[0] else None
+    if part is not None:
+        if part.start + part.length > one.shape[part.axis]:
+            return False
+        one = one.part(part)
+    if _flat(one.shape) != _flat(other.shape):
+        return False
+    up, down = stacked([one, other], [1.0, -1.0])
+    return product_norm(up, down) <= ALIKE * product_norm(*stacked([one], [1.0]))
+
+
+def _covers(part: Part | None, cell: Part | None) -> bool:
+    if part is None or cell is None:
+        return part is None
+    return (
+        part.axis == cell.axis
+        and part.start <= cell.start
+        and cell.start + cell.length <= part.start + part.length
+    )
+
+
+def _within(cell: Part | None, part: Part | None) -> Part | None:
+    return cell if part is None or cell is None else replace(cell, start=cell.start - part.start)
+
+
+def _natural(target: Target) -> tuple[object, ...]:
+    """A sort key in which block 10 comes after block 9."""
+    steps = tuple((0, int(step), "") if step.isdigit() else (1, 0, step) for step in target.weight.split("."))
+    return steps, target.part.start if target.part else -1

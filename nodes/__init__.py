@@ -1,0 +1,38 @@
+"""The ComfyUI adapter: one node a file, the tables ComfyUI asks for, and our name before each log line."""
+
+import logging
+
+from ..core.log import log
+from .lora_optimizer_simple import LoRAOptimizerSimple
+from .lora_stack import LoRAStack
+from .lora_stack_dynamic import LoRAStackDynamic
+from .save_merged_lora import SaveMergedLoRA
+
+NODE_CLASS_MAPPINGS = {
+    "LoRAStack": LoRAStack,
+    "LoRAStackDynamic": LoRAStackDynamic,
+    "LoRAOptimizerSimple": LoRAOptimizerSimple,
+    "SaveMergedLoRA": SaveMergedLoRA,
+}
+
+NODE_DISPLAY_NAME_MAPPINGS = {
+    "LoRAStack": "LoRA Stack",
+    "LoRAStackDynamic": "LoRA Stack (Dynamic)",
+    "LoRAOptimizerSimple": "LoRA Optimizer",
+    "SaveMergedLoRA": "Save Merged LoRA",
+}
+
+LOG_PREFIX = "[LoRA Alloy]"
+
+
+class _Prefix(logging.Filter):
+    """ComfyUI prints bare messages, without the logger's name."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg = f"{LOG_PREFIX} {record.msg}"
+        return True
+
+
+# Two copies of this pack share the logger, but not the class: a filter of this name is enough.
+if not any(getattr(known, "name", "") == LOG_PREFIX for known in log.filters):
+    log.addFilter(_Prefix(LOG_PREFIX))

@@ -1,0 +1,184 @@
+"""All that we know of ComfyUI's internals: its LoRA files, its models' weights, patches, progress."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import SaveError, StackError
+from ..core.log import log
+from ..lora.entries import Model
+from ..lora.target import TEXT_ENCODERS, Part, Route, Target
+from ..merging.patch import Patch
+from .lora_names import LORA_SUFFIXES, Match, match, nearest
+
+
+def list_loras() -> list[str]:
+    """The installed LoRAs as ComfyUI's own menus name them: relative paths, their folder included."""
+    import folder_paths
+
+    return list(folder_paths.get_filename_list("loras"))
+
+
+def lora_path(listed: str) -> Path | None:
+    """The file behind a name out of `list_loras`, or None where it has gone since."""
+    import folder_paths
+
+    path = folder_paths.get_full_path("loras", listed)
+    return None if path is None else Path(path)
+
+
+def find_lora(name: str) -> Path | None:
+    """The file that an entry of a stack names, or None where there is none.
+
+    Any spelling that `lora_names.match` reads, and an absolute path to a LoRA file, inside ComfyUI's folders
+    or outside, since other packs put those into their stacks. What had to be assumed is logged as a warning.
+    """
+    name = name.strip()
+    if not name or "\0" in name:
+        return None
+    absolute = Path(name)
+    if absolute.is_absolute() and absolute.suffix.lower() in LORA_SUFFIXES and absolute.is_file():
+        return absolute
+    found = match(name, list_loras())
+    return None if found is None else lora_path(_said(found).name)
+
+
+def required_name(name: str, where: str) -> str:
+    """The name under which ComfyUI lists the LoRA that a widget's `name` means.
+
+    Raises:
+        StackError: it is not installed; the message begins with `where` and offers the closest names.
+    """
+    listed = list_loras()
+    found = match(name, listed)
+    if found is not None and lora_path(found.name) is not None:
+        return _said(found).name
+    close = nearest(name, listed)
+    if close:
+        advice = f"Closest installed: {', '.join(repr(entry) for entry in close)}."
+    else:
+        advice = "Put the file into ComfyUI's `loras` folder and refresh, or pick another LoRA."
+    raise StackError(f"{where}: no LoRA called {name!r} is installed. {advice}")
+
+
+def _said(found: Match) -> Match:
+    if found.note:
+        log.warning("%s", found.note)
+    return found
+
+
+def read_model(model: Any, clip: Any | None) -> Model:
+    """What ComfyUI knows of a MODEL and a CLIP: which names it maps, to which weights, of which shapes.
+
+    Its maps name some weights that a model does not have; those are left out (`spec/comfyui-contract.md`
+    §2.2).
+    """
+    import comfy.lora
+
+    known: dict[str, Route] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    # A fresh dict each: the default argument of these functions is shared and keeps the names of other
+    # models.
+    _add(comfy.lora.model_lora_keys_unet(model.model, {}), model.model.state_dict(), "", known, shapes)
+    if clip is not None:
+        inner = clip.cond_stage_model
+        _add(comfy.lora.model_lora_keys_clip(inner, {}), inner.state_dict(), TEXT_ENCODERS, known, shapes)
+    return Model(known, shapes, has_clip=clip is not None)
+
+
+def _add(
+    names: Mapping[str, Any],
+    weights: Mapping[str, Any],
+    component: str,
+    known: dict[str, Route],
+    shapes: dict[str, tuple[int, ...]],
+) -> None:
+    for name, led in names.items():
+        key, offset, *function = led if isinstance(led, tuple) else (led, None)
+        if key not in weights or not key.endswith(".weight"):
+            continue
+        target = component + key.removesuffix(".weight")
+        weight = weights[key]
+        if weight.is_floating_point():  # packed numbers of a quantised weight have another shape
+            shapes[target] = tuple(weight.shape)
+        part = Part(*offset) if offset is not None else None
+        # The one function in ComfyUI's maps exchanges scale and shift of a last modulation.
+        route = Route(Target(target, part), swap_halves=bool(function and function[0] is not None))
+        known[name] = route
+        known.setdefault(target, Route(Target(target)))
+
+
+def patch_key(target: Target) -> Any:
+    """A target as ComfyUI's `add_patches` takes it."""
+    key = target.weight.removeprefix(TEXT_ENCODERS) + ".weight"
+    part = target.part
+    return key if part is None else (key, (part.axis, part.start, part.length))
+
+
+def adapters(patches: Sequence[Patch]) -> dict[Any, Any]:
+    """Patches in ComfyUI's form: one of its LoRA adapters for each target, `alpha` equal to the rank."""
+    from comfy.weight_adapter import LoRAAdapter
+
+    made: dict[Any, Any] = {}
+    for patch in patches:
+        up, down = patch.up, patch.down
+        if patch.shape[2:]:
+            up = up.reshape(*up.shape, *(1 for _ in patch.shape[2:]))
+            down = down.reshape(patch.rank, *patch.shape[1:])
+        made[patch_key(patch.target)] = LoRAAdapter(set(), (up, down, float(patch.rank), None, None, None))
+    return made
+
+
+def patched(owner: Any, patches: Mapping[Any, Any], strength: float) -> tuple[Any, list[str]]:
+    """A clone of a MODEL or CLIP with patches added, and the names of those that ComfyUI did not take."""
+    clone = owner.clone()
+    taken = set(clone.add_patches(dict(patches), strength))
+    return clone, [key if isinstance(key, str) else key[0] for key in patches if key not in taken]
+
+
+def progress_bar(steps: int) -> Callable[[str, int, int], None]:
+    """ComfyUI's own progress for work of `steps` passes; it raises where the user cancels."""
+    import comfy.model_management
+    import comfy.utils
+
+    bar = comfy.utils.ProgressBar(steps * 1000)
+    passes: list[str] = []
+
+    def tell(what: str, done: int, total: int) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if what not in passes:
+            passes.append(what)
+        share = done / total if total else 1.0
+        bar.update_absolute(int(1000 * (passes.index(what) + share)), steps * 1000)
+
+    return tell
+
+
+def lora_folders() -> list[str]:
+    """The folders that ComfyUI reads LoRAs from."""
+    import folder_paths
+
+    return [str(folder) for folder in folder_paths.get_folder_paths("loras")]
+
+
+def save_path(folder: str, filename: str) -> Path:
+    """Where a LoRA called `filename` goes, inside `folder`; sub-folders are allowed, leaving it is not.
+
+    A folder that this machine does not have, as of a workflow made elsewhere, gives way to the first one.
+
+    Raises:
+        SaveError: the name is empty, or leads out of the folder.
+    """
+    folders = lora_folders()
+    root = Path(folder if folder in folders else folders[0])
+    name = filename.strip().replace("\\", "/")
+    if not name.removesuffix(".safetensors").strip("./ ") or "\0" in name:
+        raise SaveError(f"`{filename}` is no file name; write one such as `merged_lora`.")
+    if not name.lower().endswith(".safetensors"):
+        name += ".safetensors"
+    path = root / name
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise SaveError(
+            f"`{filename}` leads out of the LoRA folder `{root}`; write a name, with sub-folders at most."
+        )
+    return path

@@ -1,0 +1,160 @@
+"""What every optimizing node does: a stack is read, merged for this model, applied to clones, reported."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..api import Merged, merge
+from ..core.errors import RecipeError, StackError
+from ..core.log import log
+from ..core.tensorfile import open_tensors
+from ..lora.entries import Entry
+from ..lora.file import LoraFile, lora_in_memory
+from ..lora.stack import build_stack
+from ..merging.recipe import Recipe
+from . import bridge, session
+from .stack_entries import StackEntry, read_stack
+
+MERGED = "lora_alloy.merged"
+SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """What an optimizing node hands on; `lora_data` is None where there was nothing to merge."""
+
+    model: Any
+    clip: Any
+    report: str
+    lora_data: dict[str, Any] | None
+
+
+def optimize(
+    model: Any,
+    clip: Any | None,
+    lora_stack: object,
+    recipe: Recipe,
+    output_strength: float,
+    clip_strength_multiplier: float,
+) -> Optimized:
+    """Merge a stack for a model and apply it to clones.
+
+    Args:
+        model: MODEL; not changed.
+        clip: CLIP or None; not changed.
+        lora_stack: LORA_STACK of any pack; not changed.
+        recipe: how to merge.
+        output_strength: at which the result is applied; negative for what the merge suggests.
+        clip_strength_multiplier: a further factor on the text encoders, for every entry alike.
+
+    Raises:
+        AlloyError: a file, an entry or the stack as a whole cannot be merged.
+    """
+    read, notes = read_stack(lora_stack)
+    live = [entry for entry in read if entry.strength != 0.0 or entry.clip_strength != 0.0]
+    if not live:
+        line = "The stack is empty or all its strengths are 0: model and CLIP are unchanged."
+        return Optimized(model, clip, "\n".join([line, *notes]), None)
+    _refuse_filters(live)
+    known = bridge.read_model(model, clip)
+    stack = build_stack([_entry(entry) for entry in live], known, recipe.partial)
+    merged = merge(stack, recipe, progress=bridge.progress_bar(2))
+    strength = merged.report.suggested_strength if output_strength < 0 else output_strength
+    clip_strength = strength * clip_strength_multiplier
+    patches = [patch for patch in merged.patches if not patch.target.is_clip]
+    clip_patches = [patch for patch in merged.patches if patch.target.is_clip]
+    data = _lora_data(merged, patches, clip_patches, strength, clip_strength)
+    new_model, lost = bridge.patched(model, data["model_patches"], strength)
+    new_clip = clip
+    if clip is not None and clip_patches:
+        new_clip, lost_clip = bridge.patched(clip, data["clip_patches"], clip_strength)
+        lost += lost_clip
+    notes += _shortfall(lost, len(merged))
+    report = _told(merged, notes, strength, clip_strength, output_strength < 0)
+    log.info("merged %d LoRAs into %d targets", len(stack.entries), len(merged))
+    return Optimized(new_model, new_clip, report, data)
+
+
+def _entry(given: StackEntry) -> Entry:
+    if given.tensors is not None:
+        file = lora_in_memory(given.name, given.tensors, given.metadata)
+        return Entry(file, given.strength, given.clip_strength, given.preserve)
+    path = bridge.find_lora(given.name)
+    if path is None:
+        raise StackError(
+            f"No LoRA called {given.name!r} is installed. Put the file into ComfyUI's `loras` folder, or"
+            f" take the"
+            " entry out of the stack."
+        )
+    return Entry(_opened(path), given.strength, given.clip_strength, given.preserve)
+
+
+def _opened(path: Path) -> LoraFile:
+    tensors = open_tensors(path)
+    return LoraFile(path.name, path, tensors, session.content_hash(path))
+
+
+def _refuse_filters(entries: Sequence[StackEntry]) -> None:
+    for entry in entries:
+        for name, value in (("conflict_mode", entry.conflict_mode), ("key_filter", entry.key_filter)):
+            if value != "all":
+                raise RecipeError(
+                    f"{entry.name!r} asks for {name} `{value}`, which this version cannot merge by. Set it"
+                    f" to `all`;"
+                    " nothing was merged, so that no LoRA acts in another way than asked."
+                )
+
+
+def _shortfall(lost: Sequence[str], total: int) -> list[str]:
+    if not lost:
+        return []
+    shown = ", ".join(f"`{key}`" for key in lost[:SHOWN]) + (" …" if len(lost) > SHOWN else "")
+    sentence = f"ComfyUI did not take {len(lost)} of {total} patches ({len(lost) / total:.0%}): {shown}."
+    log.warning("%s", sentence)
+    return [sentence]
+
+
+def _told(
+    merged: Merged, notes: Sequence[str], strength: float, clip_strength: float, is_suggested: bool
+) -> str:
+    origin = ", as this merge suggests" if is_suggested else ""
+    lines = [
+        merged.report.text(),
+        f"Applied at strength {strength:g}{origin}, CLIP at {clip_strength:g}.",
+    ]
+    return "\n".join([*lines, *(f"Note: {note}" for note in notes)])
+
+
+def _lora_data(
+    merged: Merged, patches: Sequence[Any], clip_patches: Sequence[Any], strength: float, clip_strength: float
+) -> dict[str, Any]:
+    """LORA_DATA (`spec/nodes.md` §2.2), and the merge itself, which is what we save."""
+    model_patches, encoder_patches = bridge.adapters(patches), bridge.adapters(clip_patches)
+    return {
+        "model_patches": model_patches,
+        "clip_patches": encoder_patches,
+        "key_map": _key_map([*patches, *clip_patches]),
+        "output_strength": strength,
+        "clip_strength": clip_strength,
+        "suggested_max_strength": merged.report.suggested_strength,
+        "sum_rank": merged.report.ranks[1],
+        "merge_metadata": {
+            "source_loras": [
+                {"name": source.label, "strength": source.strength} for source in merged.plan.sources
+            ],
+            "mode": merged.plan.recipe.method,
+            "optimization_mode": "per_prefix",
+            "architecture": merged.plan.family or "unknown",
+            "auto_strength": "enabled" if merged.plan.recipe.auto_strength else "disabled",
+            "sparsification": "disabled",
+            "merge_refinement": "none",
+            "bake_strength_output": strength,
+            "bake_strength_clip": clip_strength,
+        },
+        MERGED: merged,
+    }
+
+
+def _key_map(patches: Sequence[Any]) -> Mapping[Any, dict[str, str]]:
+    return {bridge.patch_key(patch.target): {"canonical_prefix": patch.target.weight} for patch in patches}

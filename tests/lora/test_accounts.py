@@ -1,0 +1,162 @@
+"""Every tensor of every file is accounted for, whatever its name; and what damage to factors is called."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor
+
+from lora_alloy.core.errors import FileError, StackError
+from lora_alloy.lora.file import LoraFile, lora_in_memory
+from lora_alloy.lora.stack import Entry, build_stack
+from lora_alloy_testing.builders import TOY, account_for_all, noise, tensors_of, toy_lora
+
+NAME, OTHER = list(TOY)[0], list(TOY)[2]
+
+
+def in_memory(tensors: dict[str, Tensor]) -> LoraFile:
+    return lora_in_memory("ink", tensors, {})
+
+
+def states(tensors: dict[str, Tensor]) -> dict[str, str]:
+    file = in_memory(tensors)
+    account_for_all(file, tensors)
+    return {account.tensor: account.state for account in file.accounts}
+
+
+def test_an_alpha_without_factors_is_skipped_with_its_reason():
+    tensors = tensors_of(toy_lora(1)) | {"lora_unet_orphan.alpha": torch.tensor(4.0)}
+    assert states(tensors)["lora_unet_orphan.alpha"] == "skipped"
+    assert "no effect" in next(
+        a.reason for a in in_memory(tensors).accounts if a.tensor.startswith("lora_unet_o")
+    )
+
+
+def test_a_strange_tensor_is_unknown_and_the_stack_says_so():
+    tensors = tensors_of(toy_lora(1)) | {"something.else": torch.ones(3)}
+    assert states(tensors)["something.else"] == "unknown"
+    stack = build_stack([Entry(in_memory(tensors))])
+    assert any("something.else" in note for note in stack.notes)
+
+
+def test_bookkeeping_is_skipped_without_a_word():
+    tensors = tensors_of(toy_lora(1)) | {"bundle_emb.ink.emb_params": torch.ones(3), "_aux.x": torch.ones(1)}
+    found = states(tensors)
+    assert found["bundle_emb.ink.emb_params"] == found["_aux.x"] == "skipped"
+    assert build_stack([Entry(in_memory(tensors))]).notes == ()
+
+
+UNREAD = {
+    "DoRA": ({".dora_scale": (24, 1)}, "DoRA magnitudes"),
+    "DoRA of PEFT": ({".lora_magnitude_vector": (24,)}, "DoRA magnitudes"),
+    "a bias": ({".lora_B.bias": (24,)}, "a bias"),
+    "a difference of the bias": ({".diff_b": (24,)}, "full differences"),
+    "a wider base weight": ({".reshape_weight": (2,)}, "a wider base weight"),
+}
+
+
+@pytest.mark.parametrize(("extra", "sentence"), UNREAD.values(), ids=UNREAD)
+def test_a_module_of_which_a_part_is_not_read_stops_the_merge_unless_a_partial_one_is_asked_for(
+    extra, sentence
+):
+    tensors = tensors_of(toy_lora(1)) | {f"{NAME}{end}": torch.ones(shape) for end, shape in extra.items()}
+    file = in_memory(tensors)
+    account_for_all(file, tensors)
+    assert [problem.name for problem in file.unread] == [NAME]
+    with pytest.raises(StackError, match=rf"`ink`: 1 of 4 modules are not read; `{NAME}` .*{sentence}"):
+        build_stack([Entry(file)])
+    stack = build_stack([Entry(file)], partial=True)
+    assert len(stack.groups) == 3
+    assert any(sentence in note and "partial" in note for note in stack.notes)
+
+
+@pytest.mark.parametrize(
+    ("ending", "what"),
+    [(".hada_w1_a", "LoHa"), (".lokr_w1", "LoKr"), (".oft_blocks", "OFT"), (".diff", "full differences")],
+)
+def test_a_file_of_another_format_alone_is_named_not_merged(ending, what):
+    tensors = {f"{NAME}{ending}": torch.ones(4, 4)}
+    file = in_memory(tensors)
+    account_for_all(file, tensors)
+    with pytest.raises(StackError, match=what):
+        build_stack([Entry(file)])
+
+
+def broken(**roles: tuple[int, ...]) -> dict[str, Tensor]:
+    """A sound file in which one module's factors have other shapes."""
+    tensors = tensors_of(toy_lora(1))
+    ends = {"up": ".lora_up.weight", "down": ".lora_down.weight", "mid": ".lora_mid.weight"}
+    for role, shape in roles.items():
+        if shape:
+            tensors[NAME + ends[role]] = torch.ones(shape)
+        else:
+            del tensors[NAME + ends[role]]
+    return tensors
+
+
+DAMAGE = {
+    "mismatched ranks": (broken(up=(24, 5)), "of ranks 5 and 4"),
+    "rank 0": (broken(up=(24, 0), down=(0, 16)), "rank and sizes must not be 0"),
+    "no rows": (broken(up=(0, 4)), "rank and sizes must not be 0"),
+    "a vector": (broken(up=(24,)), "both must have two axes or more"),
+    "a kernel in the up": (broken(up=(24, 4, 3, 3)), "an up factor with a kernel"),
+    "up without down": (broken(down=()), "has the up factor but not the down factor"),
+    "down without up": (broken(up=()), "has the down factor but not the up factor"),
+    "a mid of another rank": (broken(mid=(3, 4, 3, 3)), "do not multiply"),
+}
+
+
+@pytest.mark.parametrize(("tensors", "sentence"), DAMAGE.values(), ids=DAMAGE)
+def test_damaged_factors_are_refused_with_the_module_and_what_is_wrong(tensors, sentence):
+    with pytest.raises(FileError, match=sentence) as problem:
+        in_memory(tensors)
+    assert f"`{NAME}`" in str(problem.value)
+    assert "ink" in str(problem.value)
+
+
+def test_several_damaged_modules_are_all_in_one_message():
+    tensors = tensors_of(toy_lora(1))
+    for name in TOY:
+        tensors[f"{name}.lora_up.weight"] = torch.ones(3, 9)
+    with pytest.raises(FileError) as problem:
+        in_memory(tensors)
+    assert all(f"`{name}`" in str(problem.value) for name in TOY)
+
+
+def test_integers_in_place_of_factors_are_damage():
+    tensors = tensors_of(toy_lora(1)) | {f"{NAME}.lora_up.weight": torch.ones(24, 4, dtype=torch.int8)}
+    file = in_memory(tensors)
+    with pytest.raises(FileError, match="not floating-point"):
+        file.load(file.modules[NAME])
+
+
+def test_one_factor_in_two_spellings_cannot_be_told_apart():
+    factors = noise((24, 16), 4, seed=1)
+    tensors = tensors_of({NAME: factors}) | tensors_of({NAME: factors}, "peft")
+    with pytest.raises(FileError, match="twice"):
+        in_memory(tensors)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "sentence"),
+    [
+        ({}, "holds no tensors at all"),
+        (
+            {f"model.diffusion_model.{n}.weight": torch.ones(2) for n in range(30)},
+            "a whole model, a checkpoint",
+        ),
+        ({f"transformer.blocks.{n}.weight": torch.ones(2) for n in range(30)}, "a whole model, a checkpoint"),
+        ({"first_stage_model.conv.weight": torch.ones(2), "x": torch.ones(1)}, "a whole model, a checkpoint"),
+        ({"emb_params": torch.ones(2, 768)}, "has no LoRA factors: its 1 tensors end in `.emb_params`"),
+    ],
+    ids=["nothing", "a checkpoint", "a transformer", "a VAE", "an embedding"],
+)
+def test_what_is_no_lora_is_called_what_it_is(tensors, sentence):
+    with pytest.raises(FileError, match=sentence):
+        in_memory(tensors)
+
+
+def test_accounts_of_a_sound_file_are_all_used():
+    tensors = tensors_of(toy_lora(1, alpha=2.0))
+    assert Counter(states(tensors).values()) == {"used": 12}
+    assert build_stack([Entry(in_memory(tensors))]).notes == ()

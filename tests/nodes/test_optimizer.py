@@ -1,0 +1,142 @@
+"""What the optimizer and the save node decide before ComfyUI is asked for anything."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lora_alloy.core.errors import AlloyError, RecipeError, SaveError, StackError
+from lora_alloy.merging.recipe import Recipe
+from lora_alloy.nodes import bridge
+from lora_alloy.nodes.lora_optimizer_simple import LoRAOptimizerSimple, recipe_of
+from lora_alloy.nodes.optimizing import optimize
+from lora_alloy.nodes.save_merged_lora import SaveMergedLoRA
+
+Install = Callable[..., Path]
+INHERITED = {
+    "mode": "advanced",
+    "auto_strength": "enabled",
+    "optimization_mode": "per_prefix",
+    "merge_refinement": "none",
+    "sparsification": "disabled",
+    "sparsification_density": 0.7,
+    "strategy_set": "full",
+    "auto_strength_floor": -1.0,
+    "merge_strategy_override": "",
+}
+
+
+def widgets(node: type[Any]) -> list[str]:
+    """The inputs that occupy a place among a workflow's values, in order."""
+    inputs = {**node.INPUT_TYPES()["required"], **node.INPUT_TYPES().get("optional", {})}
+    return [
+        name
+        for name, given in inputs.items()
+        if isinstance(given[0], list) or given[0] in ("FLOAT", "INT", "STRING", "BOOLEAN")
+    ]
+
+
+def test_widgets_and_outputs_stand_where_saved_workflows_expect_them(install: Install) -> None:
+    install("a.safetensors")
+    assert widgets(LoRAOptimizerSimple) == ["output_strength", "clip_strength_multiplier"]
+    assert LoRAOptimizerSimple.RETURN_NAMES == ("model", "clip", "analysis_report", "tuner_data", "lora_data")
+    assert widgets(SaveMergedLoRA) == [
+        "save_folder",
+        "filename",
+        "save_rank",
+        "bake_strength",
+        "prompt",
+        "description",
+    ]
+    assert SaveMergedLoRA.OUTPUT_NODE is True
+
+
+def test_default_settings_are_the_default_recipe() -> None:
+    assert recipe_of(INHERITED) == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({"auto_strength": "disabled"}, Recipe(auto_strength=False)),
+        ({"auto_strength_floor": 0.85}, Recipe(auto_strength_floor=0.85)),
+        ({"merge_strategy_override": "slerp"}, Recipe(method="slerp")),
+        ({"optimization_mode": "additive"}, Recipe(method="weighted_sum")),
+        ({"optimization_mode": "weighted_sum_only"}, Recipe(method="weighted_sum")),
+    ],
+)
+def test_settings_that_this_version_knows_become_a_recipe(changed: dict[str, Any], expected: Recipe) -> None:
+    assert recipe_of(INHERITED | changed) == expected
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sparsification": "dare"},
+        {"merge_refinement": "full"},
+        {"strategy_set": "basic"},
+        {"merge_strategy_override": "ties"},
+        {"tame_layers": 0.5},
+        {"mode": "autotuner"},
+    ],
+    ids=str,
+)
+def test_settings_that_this_version_lacks_stop_the_merge_by_name(changed: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match=str(next(iter(changed.values())))):
+        recipe_of(INHERITED | changed)
+
+
+@pytest.mark.parametrize("stack", [None, [], [("a", 0.0, 0.0)], [("None", 1.0, 1.0)]], ids=str)
+def test_an_idle_stack_hands_model_and_clip_on_and_says_so(stack: object) -> None:
+    model, clip = object(), object()
+    done = optimize(model, clip, stack, Recipe(), 1.0, 1.0)
+    assert done.model is model and done.clip is clip and done.lora_data is None
+    assert "unchanged" in done.report
+
+
+@pytest.mark.parametrize(("position", "value"), [(3, "low_conflict"), (4, "shared_only")])
+def test_a_filter_that_cannot_act_stops_the_merge(position: int, value: str) -> None:
+    entry: list[object] = ["a.safetensors", 1.0, 1.0, "all", "all"]
+    entry[position] = value
+    with pytest.raises(RecipeError, match=value):
+        optimize(object(), None, [tuple(entry)], Recipe(), 1.0, 1.0)
+
+
+def test_a_connected_tuning_result_is_refused_and_not_ignored() -> None:
+    with pytest.raises(RecipeError, match="tuner_data"):
+        LoRAOptimizerSimple().execute_simple(object(), [], tuner_data={"top_n": [{}]})
+
+
+@pytest.mark.parametrize(
+    "name", ["../out", "/etc/out", "a/../../out", "..", "", "  ", "x\0y", ".safetensors"]
+)
+def test_a_name_that_leads_out_of_the_folder_or_is_none_is_refused(install: Install, name: str) -> None:
+    root = install("a.safetensors")
+    with pytest.raises(SaveError):
+        bridge.save_path(str(root), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("out", "out.safetensors"), ("a/b.SAFETENSORS", "a/b.SAFETENSORS"), ("a\\b", "a/b.safetensors")],
+)
+def test_a_name_may_have_sub_folders_and_gets_its_ending(install: Install, name: str, expected: str) -> None:
+    root = install("a.safetensors")
+    assert bridge.save_path(str(root), name) == root / expected
+
+
+def test_a_folder_of_another_machine_gives_way_to_the_first_one_here(install: Install) -> None:
+    root = install("a.safetensors")
+    assert bridge.save_path("D:\\loras", "out") == root / "out.safetensors"
+    assert SaveMergedLoRA.VALIDATE_INPUTS(save_folder="D:\\loras") is True
+
+
+def test_nothing_merged_is_nothing_saved_and_foreign_data_are_refused() -> None:
+    assert SaveMergedLoRA().save_lora(None)["result"] == ("",)
+    with pytest.raises(SaveError, match="not of this pack"):
+        SaveMergedLoRA().save_lora({"model_patches": {}})
+
+
+def test_what_the_nodes_raise_is_a_sentence_for_the_user() -> None:
+    assert issubclass(SaveError, AlloyError) and issubclass(StackError, AlloyError)
