@@ -83,7 +83,7 @@ def described(metadata: Mapping[str, str]) -> Described | None:
         sources = _sources(metadata.get(_SOURCES, "[]"))
         gains = float(saved["gain"]), float(saved["clip_gain"])
         return Described(recipe, str(saved["naming"]), *gains, int(saved.get("rank", 0)), sources)
-    except (ValueError, KeyError, TypeError, RecursionError, RecipeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, RecipeError):
         return None
 
 

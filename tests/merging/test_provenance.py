@@ -78,6 +78,13 @@ def test_sources_that_are_none_make_a_file_that_does_not_say(text):
     assert found is None or found.sources == ()
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "3", '{"naming": "kohya"}', '{"naming": "a", "gain": 1, "clip_gain": 1, "rank": 1e999}']
+)
+def test_a_header_that_cannot_be_read_does_not_say(text):
+    assert described({"lora_alloy.recipe": "{}", "lora_alloy.saved": text}) is None
+
+
 def test_a_rounding_that_another_machine_does_is_allowed_and_more_is_not(made, tmp_path):
     _, entries = made
     merged = merge(entries)
