@@ -268,12 +268,11 @@ def verify(
         recipe = told.recipe
     merged = merge(stack, recipe, progress=progress)
     pieces = merged._pieces(told or Described(recipe))
-    missing = [piece.name for piece in pieces if piece.name not in saved.modules]
-    if missing or len(saved.modules) != len(pieces):
-        raise ProofError(
-            f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}"
-            + (f"; the first one missing is `{missing[0]}`." if missing else ".")
-        )
+    names = {piece.name for piece in pieces}
+    missing, extra = sorted(names - saved.modules.keys()), sorted(saved.modules.keys() - names)
+    if missing or extra:
+        first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
+        raise ProofError(f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}.")
     strange = [account.tensor for account in saved.accounts if account.state != "used"]
     if strange:
         raise ProofError(

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from ..core.linalg import product_norm
 from .full import Dense, Kron
 from .target import Part
 
@@ -91,6 +92,17 @@ def stacked(pieces: Sequence[LowRank], coefficients: Sequence[float]) -> tuple[T
         ups.append(up * (factor / share))
         downs.append(down * share)
     return torch.cat(ups, 1), torch.cat(downs)
+
+
+def distance(one: Delta, other: Delta) -> tuple[float, float]:
+    """`‖one − other‖` and `‖other‖`, exact to rounding even where the two are all but the same."""
+    if isinstance(one, LowRank) and isinstance(other, LowRank):
+        up = torch.cat([one.up.double() * one.scale, other.up.double() * other.scale], 1)
+        down = torch.cat([one.down.double(), -other.down.double()])
+        split = one.rank
+        return product_norm(up, down), product_norm(up[:, split:], down[split:])
+    wide = other.flat().double()
+    return float((one.flat().double() - wide).norm()), float(wide.norm())
 
 
 def _balance(up_size: float, down_size: float) -> float:

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ProofError, RecipeError, SaveError
-from ..core.linalg import product_norm
 from ..core.params import unknown
 from ..core.tensorfile import write_tensors
 from ..lora import keys
-from ..lora.factors import Delta, LowRank
-from ..lora.full import Kron
+from ..lora.factors import Delta, LowRank, distance
 from ..lora.file import LoraFile, open_lora
+from ..lora.full import Kron
 from ..lora.keys import Family
+from ..lora.stack import BIAS
 from ..lora.target import Target
 from .patch import Patch, joined, part_of
 
@@ -193,6 +193,8 @@ def _tensors(piece: Named, naming: str) -> dict[str, Tensor]:
         # No alpha: with both factors whole, readers take the product as it is.
         b = delta.b.reshape(delta.b.shape[0], -1, *kernel) if kernel else delta.b
         return {f"{name}.lokr_w1": delta.a, f"{name}.lokr_w2": b}
+    if name.endswith(BIAS):
+        return {f"{name.removesuffix(BIAS)}.diff_b": delta.matrix.reshape(delta.shape)}
     return {f"{name}.diff": delta.matrix.reshape(delta.shape)}
 
 
@@ -215,14 +217,7 @@ def difference(delta: Delta, piece: Named) -> float:
     wanted = piece.patch.delta
     if _are_same(delta, wanted):
         return 0.0
-    if isinstance(delta, LowRank) and isinstance(wanted, LowRank):
-        left = torch.cat([delta.up.double() * delta.scale, wanted.up.double()], 1)
-        right = torch.cat([delta.down.double(), -wanted.down.double()])
-        size = product_norm(wanted.up.double(), wanted.down.double())
-        off = product_norm(left, right)
-    else:
-        size = float(wanted.flat().double().norm())
-        off = float((delta.flat().double() - wanted.flat()).norm())
+    off, size = distance(delta, wanted)
     if not isfinite(off):
         return inf
     return off / size if size > 0 else off
@@ -239,5 +234,5 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     # Bytes, through NumPy: torch compares half-precision numbers one by one, eight times slower.
-    left, right = (tensor.contiguous().view(torch.uint8).numpy() for tensor in (one, other))
+    left, right = (tensor.contiguous().reshape(-1).view(torch.uint8).numpy() for tensor in (one, other))
     return np.array_equal(left, right)
