@@ -37,6 +37,7 @@ GROUPS = {
     "dev": {"pytest": "8.3", "pytest-xdist": "3.6"},
     "lint": {"ruff": "0.12", "pyright": "1.1.400"},
     "peers": {"peft": "0.13", "diffusers": "0.32", "transformers": "4.46", "accelerate": "1.0"},
+    "browser": {"playwright": "1.50"},
 }
 LARGE_BYTES = 1_000_000_000
 OLDEST_PIP = "23.2"  # the first that reads sizes and dependencies without downloading everything
@@ -44,7 +45,7 @@ OLDEST_PIP = "23.2"  # the first that reads sizes and dependencies without downl
 USAGE = """\
 python alloy.py demo             make three small LoRAs, merge them, prove the result, say where it is
 python alloy.py test [ARGS]      run the tests; ARGS are pytest's, paths count from this folder
-python alloy.py setup [GROUP...] only set up .venv; groups: dev (the tests, the default), lint, peers
+python alloy.py setup [GROUP...] only set up .venv; groups: dev (the tests, the default), lint, peers, browser
 python alloy.py COMMAND ...      any command of lora-alloy; `python alloy.py merge --help` explains one
 
 --yes, or LORA_ALLOY_YES=1       do not ask before a large download; LORA_ALLOY_YES=0: never start one

@@ -1,16 +1,20 @@
 """The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
+import torch
+
 from .analysis.measure import measure
 from .analysis.similarity import Measured
-from .core.errors import ProofError, StackError
+from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
 from .lora.file import LoraFile, open_lora
+from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.engine import execute
 from .merging.metadata import Described, describe, described
@@ -35,6 +39,16 @@ def load(path: Path | str) -> LoraFile:
     return open_lora(path)
 
 
+def inspect(paths: Path | str | Sequence[Path | str]) -> list[Inspection]:
+    """What files are, from their headers: format, family, trainer, ranks, alphas, targets, problems.
+
+    Raises:
+        FileError: a file is missing, damaged, or not a LoRA; ask for files one by one to go on after that.
+    """
+    given = [paths] if isinstance(paths, str | Path) else paths
+    return [inspect_file(path) for path in given]
+
+
 def stack_of(entries: StackLike, model: Model | None = None, partial: bool = False) -> Stack:
     """A stack from entries: paths, `"file.safetensors:0.8:0.5"`, `(path, strength[, clip])`, or `Entry`.
 
@@ -53,8 +67,8 @@ def _entry(given: EntryLike) -> Entry:
     if isinstance(given, LoraFile):
         return Entry(given)
     if isinstance(given, tuple):
-        path, *strengths = given
-        return Entry(open_lora(path), float(strengths[0]), float(strengths[1]) if strengths[1:] else None)
+        clip = float(given[2]) if len(given) == 3 else None
+        return Entry(open_lora(given[0]), float(given[1]), clip)
     if isinstance(given, Path):
         return Entry(open_lora(given))
     return parse_entry(given)
@@ -68,7 +82,7 @@ def parse_entry(text: str) -> Entry:
         StackError: a strength is not a number.
     """
     path, strengths = text, []
-    while len(strengths) < 2 and not Path(path).exists() and ":" in path:
+    while len(strengths) < 2 and not _exists(path) and ":" in path:
         path, number = path.rsplit(":", 1)
         try:
             strengths.insert(0, float(number))
@@ -80,6 +94,13 @@ def parse_entry(text: str) -> Entry:
                 f"`{number}` in `{text}` is not a strength; write FILE:STRENGTH, as in `ink.safetensors:0.8`."
             ) from None
     return Entry(open_lora(path), *strengths[:2])
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:  # a name longer than the file system allows
+        return False
 
 
 def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, list[Measured]]:
@@ -186,16 +207,13 @@ class Merged:
             SaveError: the place cannot be written, or the naming lacks a target.
             ProofError: what was written is not what was merged; nothing was replaced.
         """
-        path = Path(path)
-        if path.suffix.lower() != ".safetensors":
-            path = path.with_name(f"{path.name}.safetensors")
         with one_thread():
             told = Described(self.plan.recipe, naming, gain, clip_gain, rank)
             pieces = self._pieces(told)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
             )
-            return save_patches(path, pieces, naming, metadata, self.stack.lead)
+            return save_patches(saved_path(path), pieces, naming, metadata, self.stack.lead)
 
     def _pieces(self, told: Described) -> list[Named]:
         """The patches as a file holds them."""
@@ -204,6 +222,27 @@ class Merged:
             for patch in self.patches
         ]
         return named(louder, told.naming, self.stack.family, self.stack.spellings)
+
+
+def saved_path(path: Path | str) -> Path:
+    """Where `Merged.save` writes when it is given `path`: `.safetensors` is added if it is missing.
+
+    Raises:
+        SaveError: it names no file.
+    """
+    is_folder = str(path).endswith(("/", os.sep))
+    path = Path(path)
+    if is_folder or path.name in ("", "..") or path.is_dir():
+        raise SaveError(f"`{path}` is a folder; name a file to write.")
+    return path if path.suffix.lower() == ".safetensors" else path.with_name(f"{path.name}.safetensors")
+
+
+def allowed_difference(dtype: torch.dtype) -> float:
+    """How far a file may be from the same merge done again: its dtype's rounding, which machines do apart.
+
+    On the machine that saved it, the difference is 0.
+    """
+    return max(1e-6, torch.finfo(dtype).eps / 2)
 
 
 def verify(
@@ -235,12 +274,17 @@ def verify(
             f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}"
             + (f"; the first one missing is `{missing[0]}`." if missing else ".")
         )
+    strange = [account.tensor for account in saved.accounts if account.state != "used"]
+    if strange:
+        raise ProofError(
+            f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
+        )
     found = []
     for piece in pieces:
         delta = saved.load(saved.modules[piece.name])
         found.append((difference(delta, piece), str(piece.patch.target)))
     read_error, where = max(found)
-    if read_error > 1e-6:
+    if read_error > allowed_difference(merged.patches[0].up.dtype):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
         )

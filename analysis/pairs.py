@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import torch
+from torch import Tensor
 
 from ..lora.stack import Stack
 from .conflict import baseline
@@ -12,6 +13,7 @@ from .similarity import Measured, cosines
 
 OPPOSED = -0.1
 ALIKE = 0.5
+SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -44,52 +46,86 @@ class Pair:
         """Whether the two undo each other."""
         return self.cosine < OPPOSED
 
+    @property
+    def is_alike(self) -> bool:
+        """Whether the two do much the same."""
+        return self.cosine > ALIKE
+
     def sentence(self) -> str:
         """The pair in words."""
         if not self.shared_count:
             return "no target in common"
         relation = "opposed, they undo each other" if self.is_opposed else "unrelated"
-        if self.cosine > ALIKE:
+        if self.is_alike:
             relation = "alike"
         elif self.cosine > -OPPOSED:
             relation = "related"
+        # The 0.0 takes the sign off a zero.
+        cosine = round(self.cosine, 2) + 0.0
         return (
-            f"cosine {self.cosine:+.2f} ({relation}); signs disagree on {self.conflict:.0%}, chance gives"
+            f"cosine {cosine:+.2f} ({relation}); signs disagree on {self.conflict:.0%}, chance gives"
             f" {self.expected:.0%}; {self.shared_count} shared targets"
         )
 
 
 def pairs(stack: Stack, measured: Sequence[Measured]) -> list[Pair]:
-    """Every pair of entries of a stack, in the stack's order."""
+    """Every pair of entries of a stack, in the order of `itertools.combinations`."""
+    sums = _sums(stack, measured)
+    labels = [entry.file.label for entry in stack.entries]
     found = []
-    for first, second in combinations(range(len(stack.entries)), 2):
-        found.append(_pair(stack, measured, first, second))
+    for first, second in combinations(range(len(labels)), 2):
+        dot, energy, other_energy, conflict, expected, size, count = sums[:, first, second].tolist()
+        bottom = (energy * other_energy) ** 0.5
+        found.append(
+            Pair(
+                labels[first],
+                labels[second],
+                int(count),
+                dot / bottom if bottom > 0 else 0.0,
+                conflict / size if size else 0.0,
+                expected / size if size else 0.0,
+            )
+        )
     return found
 
 
-def _pair(stack: Stack, measured: Sequence[Measured], first: int, second: int) -> Pair:
-    dot, one_energy, other_energy = 0.0, 0.0, 0.0
-    conflict, expected, size, count = 0.0, 0.0, 0, 0
+def _sums(stack: Stack, measured: Sequence[Measured]) -> Tensor:
+    """`(7, n, n)`: dot product, energy of either, conflict, expected conflict, size, count; over targets."""
+    count = len(stack.entries)
+    sums = torch.zeros(7, count, count, dtype=torch.float64)
     for one in measured:
-        if first not in one.entries or second not in one.entries:
-            continue
-        a, b = one.entries.index(first), one.entries.index(second)
-        left, right = (stack.entries[index].strength_on(one.target) for index in (first, second))
-        energies = float(one.gram[a, a]) * left * left, float(one.gram[b, b]) * right * right
-        if min(energies) <= 0.0:
-            continue
-        count += 1
-        dot += float(one.gram[a, b]) * left * right
-        one_energy += energies[0]
-        other_energy += energies[1]
-        share = float(one.conflict[a, b]) if one.conflict is not None else 0.0
-        if share == 0.0 and float(one.gram[a, b]) == 0.0:
-            continue  # They change different entries of this weight: there are no signs to compare.
-        sign = 1.0 if left * right > 0 else -1.0
-        angle = torch.tensor(sign * float(cosines(one.gram)[a, b]), dtype=torch.float64)
-        conflict += one.size * (share if sign > 0 else 1 - share)
-        expected += one.size * float(baseline(angle))
-        size += one.size
-    labels = (stack.entries[first].file.label, stack.entries[second].file.label)
-    cosine = dot / (one_energy**0.5 * other_energy**0.5) if count else 0.0
-    return Pair(*labels, count, cosine, conflict / max(size, 1), expected / max(size, 1))
+        strengths = one.gram.new_tensor(
+            [stack.entries[entry].strength_on(one.target) for entry in one.entries]
+        )
+        weights = strengths[:, None] * strengths
+        signs = torch.sign(weights)
+        energy = (one.gram.diagonal() * strengths.square())[:, None].expand_as(weights)
+        conflict = torch.zeros_like(weights) if one.conflict is None else one.conflict
+        # Where two change different entries of a weight, there are no signs to compare.
+        compared = torch.where((conflict != 0) | (one.gram != 0), float(one.size), 0.0)
+        # A negative strength turns all signs of one side, so what agreed then disagrees.
+        conflict = torch.where(signs > 0, conflict, 1 - conflict)
+        here = torch.stack(
+            [
+                one.gram * weights,
+                energy,
+                energy.T,
+                conflict * compared,
+                baseline(cosines(one.gram) * signs) * compared,
+                compared,
+                torch.ones_like(weights),
+            ]
+        )
+        at = torch.tensor(one.entries)
+        # A delta of zeros, or one without strength on this branch, has no pairs.
+        sums[:, at[:, None], at] += torch.where((energy > 0) & (energy.T > 0), here, 0.0)
+    return sums
+
+
+def pair_lines(found: Sequence[Pair]) -> list[str]:
+    """Pairs in words, one a line; of many, those of the largest cosines."""
+    shown = sorted(found, key=lambda pair: -abs(pair.cosine))[:SHOWN] if len(found) > SHOWN else found
+    lines = [f"{pair.first} and {pair.second}: {pair.sentence()}" for pair in shown]
+    if len(found) > len(shown):
+        lines.append(f"The other {len(found) - len(shown)} pairs have smaller cosines.")
+    return lines

@@ -1,6 +1,7 @@
 """A signature → what a user may set: keyword-only with a default is the user's, without is the engine's."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -75,6 +76,24 @@ def settable(function: Callable[..., object]) -> dict[str, Param]:
             next((extra for extra in extras if isinstance(extra, Choice)), None),
         )
     return found
+
+
+def explained(function: Callable[..., object]) -> dict[str, str]:
+    """What the docstring of `function` says of each of its settable parameters, in one line each."""
+    known = settable(function)
+    listed = re.split(r"\n(?:Args|Attributes):\n", inspect.getdoc(function) or "", maxsplit=1)[-1]
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in listed.splitlines():
+        start = re.match(r"\s+(\w+): (.+)", line)
+        if start and start[1] in known:
+            name = start[1]
+            found[name] = [start[2]]
+        elif line and not line.startswith(" "):
+            break
+        elif name:
+            found[name].append(line)
+    return {name: " ".join(" ".join(lines).split()) for name, lines in found.items()}
 
 
 def checked(function: Callable[..., object], given: Mapping[str, object], where: str) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import json
 import mmap
 import os
 import pickle
-import secrets
+import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,7 +22,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from .errors import FileError, SaveError
+from .errors import FileError
+from .wholefile import write_whole
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
@@ -117,6 +118,8 @@ def open_tensors(path: Path) -> TensorFile:
     try:
         if path.is_dir():
             raise FileError(f"`{path}` is a folder; name a file in it.")
+        if path.exists() and not path.is_file():
+            raise FileError(f"`{path}` is a device or a pipe; name a file.")
         size_bytes = path.stat().st_size
     except FileNotFoundError:
         raise FileError(f"`{path}` does not exist; check the name and the folder.") from None
@@ -265,12 +268,18 @@ def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
     if size_bytes == 0:
         raise FileError(f"`{path}` is empty; the download or the save did not finish. Get it again.")
     try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except UNREADABLE as problem:
-        first = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
+        # Of torch's own text only the name is fit to be passed on: the rest tells how to run the code.
+        named = re.search(r"GLOBAL ([\w.]{1,80})", str(problem))
+        what = (
+            f"names `{named[1]}`, which is no tensor" if named else "holds more than tensors, or is damaged"
+        )
         raise FileError(
-            f"`{path}` holds more than tensors, or is damaged; it is not opened, since that could run code"
-            f" ({first[:160]}). Use a `.safetensors` version of it."
+            f"`{path}` {what}; it is not opened, since that could run code. Use a `.safetensors` version of"
+            " it."
         ) from None
     if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
         loaded = loaded["state_dict"]
@@ -311,31 +320,7 @@ def write_tensors(
     Raises:
         SaveError: the place cannot be written; what stood there before still does.
     """
-    if path.is_dir():
-        raise SaveError(f"`{path}` is a folder; name a file to write.")
-    beside = path.with_name(f".{path.name[:80]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not os.access(path, os.W_OK):
-            raise SaveError(f"`{path}` is read-only; choose another name or make it writable.")
-        with beside.open("xb") as stream:
-            for piece in _serialized(tensors, metadata):
-                stream.write(piece)
-            stream.flush()
-            os.fsync(stream.fileno())
-        if check is not None:
-            check(beside)
-        beside.replace(path)
-        _sync_folder(path.parent)
-    except OSError as problem:
-        reason = problem.strerror or str(problem)
-        raise SaveError(
-            f"`{path}` cannot be written ({reason}); nothing was changed there. Choose another place or free"
-            " some space."
-        ) from None
-    finally:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
+    write_whole(path, _serialized(tensors, metadata), check)
 
 
 def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
@@ -348,7 +333,8 @@ def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
             "shape": list(value.shape),
             "data_offsets": [begin, end],
         }
-    # Half a surrogate pair, from a name or another header cut off in an emoji, is no Unicode: a question mark.
+    # Half a surrogate pair, from a name or another header cut off in an emoji, is no Unicode: a question
+    # mark.
     raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     raw += b" " * (-len(raw) % 8)
     yield len(raw).to_bytes(8, "little")
@@ -357,13 +343,3 @@ def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
         flat = value.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
             yield flat.view(torch.uint8).numpy().data
-
-
-def _sync_folder(folder: Path) -> None:
-    # Windows cannot open folders; there the rename itself is the guarantee.
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

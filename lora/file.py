@@ -166,8 +166,7 @@ def _damaged(label: str, tensors: TensorFile, damage: list[Problem]) -> FileErro
     shown = "; ".join(f"`{problem.name}` {problem.text}" for problem in damage[:SHOWN])
     more = f"; and {len(damage) - SHOWN} more" if len(damage) > SHOWN else ""
     return FileError(
-        f"`{tensors.path}` is damaged or of a format we do not read: {shown}{more}."
-        f" `lora-alloy inspect` works on sound files; get {label} again."
+        f"`{tensors.path}` is damaged or of a format we do not read: {shown}{more}. Get {label} again."
     )
 
 

@@ -10,7 +10,7 @@ from .. import __version__
 from ..core.errors import RecipeError
 from ..lora.stack import Stack
 from .patch import Patch
-from .plan import Plan
+from .plan import Plan, Source
 from .recipe import Recipe
 
 _RECIPE, _SAVED, _SOURCES, _ERROR = (
@@ -24,13 +24,14 @@ TRIGGER_LIMIT = 1000
 
 @dataclass(frozen=True)
 class Described:
-    """How a merged file says that it was made."""
+    """How a merged file says that it was made. `sources` is empty if it does not tell them readably."""
 
     recipe: Recipe
     naming: str = "comfyui"
     gain: float = 1.0
     clip_gain: float = 1.0
     rank: int = 0
+    sources: tuple[Source, ...] = ()
 
 
 def describe(plan: Plan, patches: Sequence[Patch], stack: Stack, how: Described) -> dict[str, str]:
@@ -43,7 +44,9 @@ def describe(plan: Plan, patches: Sequence[Patch], stack: Stack, how: Described)
         "tool": f"LoRA Alloy {__version__}",
         "source_loras": ", ".join(f"{source.label} @ {source.strength:g}" for source in sources),
         _RECIPE: _json(plan.recipe.to_json()),
-        _SAVED: _json({name: value for name, value in asdict(how).items() if name != "recipe"}),
+        _SAVED: _json(
+            {name: value for name, value in vars(how).items() if name not in ("recipe", "sources")}
+        ),
         _SOURCES: _json([asdict(source) for source in sources]),
         _ERROR: f"{worst:.3e}",
         "ss_network_module": "networks.lora",
@@ -77,10 +80,24 @@ def described(metadata: Mapping[str, str]) -> Described | None:
     try:
         saved = json.loads(metadata[_SAVED])
         recipe = Recipe.parse(metadata[_RECIPE], "the recipe in the file's header")
+        sources = _sources(metadata.get(_SOURCES, "[]"))
         gains = float(saved["gain"]), float(saved["clip_gain"])
-        return Described(recipe, str(saved["naming"]), *gains, int(saved["rank"]))
-    except (ValueError, KeyError, TypeError, RecipeError):
+        return Described(recipe, str(saved["naming"]), *gains, int(saved["rank"]), sources)
+    except (ValueError, KeyError, TypeError, RecursionError, RecipeError):
         return None
+
+
+def _sources(text: str) -> tuple[Source, ...]:
+    return tuple(
+        Source(
+            label=str(one["label"]),
+            sha256=str(one["sha256"]),
+            strength=float(one["strength"]),
+            clip_strength=float(one["clip_strength"]),
+            preserve=one["preserve"] is True,
+        )
+        for one in json.loads(text)
+    )
 
 
 def _triggers(stack: Stack) -> str:

@@ -23,16 +23,14 @@ class Recipe:
 
     Attributes:
         method: a merge method, or `auto` to choose for every target.
-        auto_strength: turn the blend down to the energy of its strongest LoRA where it would be louder. Model
-        and
-            text encoders apart; ratios stay; preserved LoRAs are neither counted nor scaled.
+        auto_strength: turn the blend down to the energy of its strongest LoRA where it would be louder; model
+            and text encoders apart, ratios stay, preserved LoRAs are neither counted nor scaled.
         auto_strength_floor: the least factor auto-strength may apply, 0 for no limit.
         global_scale: the norm the blend is brought to: `mean` or `strongest` of the LoRAs' norms, never
-        louder than
-            the plain sum; `none`; `auto` is `mean` for the method `auto` and `none` for a named one.
+            louder than the plain sum; `none`; `auto` is `mean` for the method `auto` and `none` for a named
+            one.
         strength_scale: `absolute` makes every method as strong as its strengths are; `relative` leaves
-        averaging
-            methods as the seed writes them, blind to a common factor of the strengths.
+            averaging methods blind to a common factor of the strengths, as their papers have them.
         rank: the rank of the result, 0 for what the stack asks for.
         tolerance: the relative error a smaller rank may cost, 0 for none.
         dtype: of the result's factors; `auto` is the widest of the inputs.

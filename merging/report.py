@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..analysis.blocks import block_of
-from ..analysis.pairs import Pair, pairs
+from ..analysis.pairs import Pair, pair_lines, pairs
 from ..analysis.similarity import Measured
 from ..lora.stack import Stack
 from .patch import Patch
@@ -159,16 +159,13 @@ def _lines(report: Report) -> list[str]:
             f"{source.mean_rank:6.0f}{source.norm:9.3g}{source.retention:7.0%}"
             + ("  preserved" if source.preserve else "")
         )
-    for pair in report.pairs:
-        lines.append("")
-        lines.append(f"{pair.first} and {pair.second}: {pair.sentence()}")
-    lines.append("")
+    lines += ["", *pair_lines(report.pairs), ""] if report.pairs else [""]
     methods = ", ".join(f"{method} {count}" for method, count in report.methods.items())
     lines.append(
         f"Targets: {report.target_count}, {report.clip_count} of them in text encoders. Methods: {methods}."
     )
     for branch in report.scales:
-        lines.append(f"Scale of the {branch.name}: {branch.scale:.3f} ({branch.reason}).")
+        lines.append(f"Scale of the {branch.title}: {branch.scale:.3f} ({branch.reason}).")
     low, high = report.ranks
     lines.append(
         f"Result: rank {low if low == high else f'{low} to {high}'}, {report.size_bytes / 1e6:.1f} MB, norm"

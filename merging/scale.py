@@ -37,6 +37,11 @@ class Branch:
     sum_norm: float
     reason: str
 
+    @property
+    def title(self) -> str:
+        """What the branch is called in sentences."""
+        return "model" if self.name == "model" else "text encoders"
+
 
 def branch_scale(
     name: str, stack: Stack, recipe: Recipe, measured: Sequence[Measured], blends: Sequence[Blend]

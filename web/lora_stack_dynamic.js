@@ -13,7 +13,7 @@ const SWITCHES = ["settings_visibility", "input_mode", "lora_count"];
 const NUMBERS = Array.from({ length: SLOT_COUNT }, (_, index) => index + 1);
 
 /** Per node: the whole menu of LoRAs, how names are entered, an empty slot, whether a workflow is being read. */
-const states = new Map();
+const states = new WeakMap();
 
 let companionInstalled = false;
 let baseModels = null;
@@ -55,7 +55,8 @@ app.registerExtension({
   refreshComboInNodes(definitions) {
     const { required, optional } = definitions?.[NODE]?.input ?? {};
     const values = { ...required, ...optional }.lora_name_1?.[0];
-    for (const [node, state] of states) {
+    for (const node of stackNodes()) {
+      const state = states.get(node);
       if (Array.isArray(values)) state.menu = values;
       offerBaseModels(node, state);
     }
@@ -76,13 +77,16 @@ function setUp(node) {
   }
   const filter = findWidget(node, "base_model_filter");
   if (filter) watchValue(filter, () => offerBaseModels(node, state));
-  const { onRemoved } = node;
-  node.onRemoved = function (...args) {
-    states.delete(node);
-    return onRemoved?.apply(this, args);
-  };
   if (showSlots(node)) fitHeight(node);
   if (companionInstalled) askCompanion();
+}
+
+/** Our nodes in the workflow, subgraphs included. */
+function* stackNodes(graph = app.rootGraph ?? app.graph) {
+  for (const node of graph?.nodes ?? []) {
+    if (states.has(node)) yield node;
+    else if (node.subgraph) yield* stackNodes(node.subgraph);
+  }
 }
 
 function update(node, state) {
@@ -125,8 +129,8 @@ function askCompanion() {
   asking ??= fetchBaseModels((route) => api.fetchApi(route)).then((found) => {
     baseModels = found;
     if (!found) return;
-    for (const [node, state] of states) {
-      offerBaseModels(node, state);
+    for (const node of stackNodes()) {
+      offerBaseModels(node, states.get(node));
       if (showSlots(node)) fitHeight(node);
     }
   });
@@ -179,9 +183,9 @@ function describe(node, number) {
 
 /** One step for undo. */
 function asOneStep(node, change) {
-  node.graph?.beforeChange?.(node);
+  app.canvas?.emitBeforeChange?.();
   change();
-  node.graph?.afterChange?.(node);
+  app.canvas?.emitAfterChange?.();
   node.setDirtyCanvas?.(true, true);
 }
 

@@ -1,8 +1,8 @@
-"""SLERP: blend along the great circle and keep the length (seed, Merge Algorithms: SLERP).
+"""SLERP: blend along the great circle and keep the length.
 
-Departure from the seed: where the parts all but cancel, the result is the weighted average, and so is the
-blend of a pair that does so on the way: scaling what is left of a cancellation up to the parts' norm would
-amplify rounding (`design.md` §3).
+Source: seed, Merge Algorithms: SLERP. Departure from it: where the parts all but cancel, the result is the
+weighted average, and so is the blend of a pair that does so on the way: scaling what is left of a
+cancellation up to the parts' norm would amplify rounding (`design.md` §3).
 """
 
 import torch

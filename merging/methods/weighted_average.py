@@ -1,4 +1,7 @@
-"""Weighted average: the sum over the total strength (seed, Merge Algorithms: Weighted Average)."""
+"""Weighted average: the sum over the total strength.
+
+Source: seed, Merge Algorithms: Weighted Average.
+"""
 
 import torch
 from torch import Tensor

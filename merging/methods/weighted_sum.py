@@ -1,4 +1,7 @@
-"""Weighted sum: every delta times its strength, added up (seed, Merge Algorithms: Weighted Sum)."""
+"""Weighted sum: every delta times its strength, added up.
+
+Source: seed, Merge Algorithms: Weighted Sum.
+"""
 
 from torch import Tensor
 

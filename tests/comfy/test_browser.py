@@ -31,6 +31,23 @@ ADVANCED = (
 )
 
 
+# What the pack ComfyUI-Lora-Manager adds to a server, as far as our scripts ask for it.
+LORA_MANAGER = {
+    "/api/object_info": lambda _, known: {
+        **known,
+        "Lora Stacker (LoraManager)": known["PreviewAny"] | MANAGED,
+    },
+    "/api/lm/loras/base-models": lambda *_: {"base_models": [{"name": "SDXL 1.0"}, {"name": "Flux.1 D"}]},
+    "/api/lm/loras/list": lambda path, _: {
+        "items": [{"file_path": "/models/loras/sdxl/oil.safetensors", "base_model": "SDXL 1.0"}]
+        if "page=2" in path
+        else [{"file_path": "D:\\loras\\ink.safetensors", "base_model": "Pony"}],
+        "total_pages": 2,
+    },
+}
+MANAGED = {"name": "Lora Stacker (LoraManager)", "display_name": "Lora Stacker"}
+
+
 def slots(count: int, fields: tuple[str, ...]) -> list[str]:
     return [*SWITCHES, *(f"{field}_{number}" for number in range(1, count + 1) for field in fields)]
 
@@ -49,13 +66,21 @@ def browser() -> Iterator["playwright.Browser"]:
         yield running
 
 
-@pytest.fixture(params=RENDERERS)
-def front_end(
+@pytest.fixture(scope="module", params=RENDERERS)
+def opened(
     request: pytest.FixtureRequest, browser: "playwright.Browser", comfy_server: ComfyServer, loras: None
 ) -> Iterator[FrontEnd]:
-    with FrontEnd(browser, comfy_server.address, request.param) as page:
-        yield page
-        assert page.faults == []
+    with FrontEnd(browser, comfy_server, request.param) as front_end:
+        assert front_end.faults == []
+        yield front_end
+
+
+@pytest.fixture
+def front_end(opened: FrontEnd) -> Iterator[FrontEnd]:
+    opened.clear()
+    opened.faults.clear()
+    yield opened
+    assert opened.faults == []
 
 
 def test_the_screen_shows_what_view_input_and_count_ask_for(front_end: FrontEnd):
@@ -189,6 +214,17 @@ def test_the_context_menu_removes_and_moves_all_nine_values(front_end: FrontEnd)
         assert left[f"{field}_3"] == fresh[f"{field}_3"]
 
 
+def test_removing_a_lora_is_one_step_for_undo(front_end: FrontEnd):
+    stack = front_end.add("LoRAStackDynamic")
+    front_end.choose(stack, "lora_name_2", "ink.safetensors")
+    front_end.press(stack, "preserve_2")
+    before, shown = front_end.values(stack), front_end.shown(stack)
+    front_end.choose_from_context_menu(stack, "strength_2", "Remove LoRA #2")
+    assert front_end.values(stack)["lora_name_2"] == "None"
+    front_end.undo()
+    assert front_end.values(stack) == before and front_end.shown(stack) == shown
+
+
 def test_names_carry_over_between_menu_and_text(front_end: FrontEnd):
     stack = front_end.add("LoRAStackDynamic")
     front_end.set(stack, lora_name_1="people/anna.safetensors", lora_name_2="sdxl/oil.safetensors")
@@ -209,6 +245,29 @@ def test_names_carry_over_between_menu_and_text(front_end: FrontEnd):
 
 def test_the_base_model_filter_is_hidden_without_the_pack_that_knows_base_models(front_end: FrontEnd):
     assert "base_model_filter" not in front_end.shown(front_end.add("LoRAStackDynamic"))
+
+
+def test_with_that_pack_the_filter_shortens_the_menus_and_no_choice_is_lost(
+    browser: "playwright.Browser", comfy_server: ComfyServer, loras: None
+):
+    with FrontEnd(browser, comfy_server, "canvas", LORA_MANAGER) as front_end:
+        stack = front_end.add("LoRAStackDynamic")
+        front_end.page.wait_for_function(
+            "(id) => !app.graph.getNodeById(id).widgets.at(-1).hidden", arg=stack, timeout=10_000
+        )
+        front_end.set(stack, lora_name_1="people/anna.safetensors")
+        front_end.choose(stack, "base_model_filter", "SDXL 1.0")
+        menu = (
+            "(id) => app.graph.getNodeById(id).widgets.find((w) => w.name === 'lora_name_1').options.values"
+        )
+        assert front_end.script(menu, stack) == ["None", "sdxl/oil.safetensors"]
+        assert front_end.values(stack)["lora_name_1"] == "people/anna.safetensors"
+        front_end.load(front_end.save())
+        assert front_end.values(stack)["base_model_filter"] == "SDXL 1.0"
+        assert front_end.script(menu, stack) == ["None", "sdxl/oil.safetensors"]
+        front_end.choose(stack, "base_model_filter", "All")
+        assert front_end.script(menu, stack) == ["None", *sorted(LORAS)]
+        assert front_end.faults == []
 
 
 def test_the_graph_runs_from_the_screen(front_end: FrontEnd, comfy_server: ComfyServer):

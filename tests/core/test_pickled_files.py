@@ -78,8 +78,8 @@ def test_a_payload_is_refused_and_does_not_run(how, ending, tmp_path):
     [
         ([torch.ones(1)], "holds a list, not named tensors"),
         (torch.ones(1), "holds a Tensor, not named tensors"),
-        ({"a": np.ones(2)}, "holds more than tensors"),
-        (torch.nn.Linear(2, 2), "holds more than tensors"),
+        ({"a": np.ones(2)}, "names `numpy.*`, which is no tensor"),
+        (torch.nn.Linear(2, 2), "names `torch.nn.modules.*`, which is no tensor"),
     ],
     ids=["a list", "a tensor", "an array", "a module"],
 )

@@ -184,7 +184,7 @@ def test_a_folder_in_place_of_the_file_is_refused(tmp_path):
 
 def test_a_file_in_place_of_a_folder_is_refused(tmp_path):
     (tmp_path / "a").write_bytes(OLD)
-    with pytest.raises(SaveError, match="cannot be written"):
+    with pytest.raises(SaveError, match="is a file, so nothing can be written below it"):
         write_tensors(tmp_path / "a" / "x.safetensors", {"a": torch.ones(1)}, {})
     assert (tmp_path / "a").read_bytes() == OLD
 

@@ -1,36 +1,15 @@
-"""The front-end's migration of old widget arrays, run by Node.js: the module imports nothing of ComfyUI's."""
+"""The front-end's migration of old widget arrays."""
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
-
-import pytest
-
+from lora_alloy_testing.node_js import call, needs_node
 from lora_alloy_testing.stack_layouts import FIELDS, LAYOUTS, current
 
-ROOT = Path(__file__).resolve().parents[2]
-NODE = shutil.which("node")
-
-pytestmark = pytest.mark.skipif(NODE is None, reason="Node.js is not installed: layouts are not tested")
+pytestmark = needs_node
 
 
 def migrate(function, arrays, tmp_path):
     """The arrays after `function` of the module, and for each whether it came back as it was."""
-    module = tmp_path / "stack_layouts.mjs"
-    module.write_bytes((ROOT / "web/lib/stack_layouts.js").read_bytes())
-    script = (
-        f'import {{ {function} }} from "./stack_layouts.mjs"; import {{ readFileSync }} from "node:fs";'
-        'const arrays = JSON.parse(readFileSync(0, "utf8"));'
-        f"console.log(JSON.stringify(arrays.map((a) => [{function}(a), {function}(a) === a])));"
-    )
-    (tmp_path / "run.mjs").write_text(script, encoding="utf-8")
-    assert NODE is not None
-    done = subprocess.run(
-        [NODE, "run.mjs"], cwd=tmp_path, input=json.dumps(arrays).encode(), capture_output=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return json.loads(done.stdout)
+    expression = f"given.map((a) => [m.{function}(a), m.{function}(a) === a])"
+    return call(tmp_path, "stack_layouts.js", expression, arrays)
 
 
 def test_every_older_layout_of_the_dynamic_stack_becomes_todays(tmp_path):

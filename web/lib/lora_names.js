@@ -19,13 +19,14 @@ export function showFileNames(widget) {
 
 /** What to type for a menu entry: its bare name where that finds it again, all of it otherwise. */
 export function textOf(value, values) {
+  if (value == null) return "None";
   const stem = stemOf(value);
   return value === "None" || values.filter((other) => sameStem(other, stem)).length > 1 ? value : stem;
 }
 
 /** The menu entry that a typed name means, or undefined. */
 export function optionOf(text, values) {
-  const wanted = slashed(text.trim());
+  const wanted = slashed(text).trim();
   if (wanted === "") return "None";
   return (
     values.find((value) => slashed(value) === wanted) ??
@@ -37,7 +38,7 @@ export function optionOf(text, values) {
 
 /** A path with `/`, whatever system it was made on. */
 export function slashed(name) {
-  return name.replaceAll("\\", "/");
+  return String(name ?? "").replaceAll("\\", "/");
 }
 
 function baseOf(name) {

@@ -5,14 +5,24 @@ export function findWidget(node, name) {
   return node.widgets?.find((widget) => widget.name === name);
 }
 
+// The canvas of older front-ends lays hidden widgets out too, and adds this much to the height of each.
+const ROW_GAP = 4;
+const noHeight = () => [0, -ROW_GAP];
+
+const concealed = new WeakSet();
+
 /**
  * Hide or show a widget; its value is saved and sent either way.
  * @returns {boolean} whether that changed anything
  */
 export function setHidden(widget, hidden) {
-  if (Boolean(widget.hidden) === hidden && Boolean(widget.options?.hidden) === hidden) return false;
   widget.hidden = hidden;
   if (widget.options) widget.options.hidden = hidden;
+  if (hidden) widget.computeSize = noHeight;
+  else if (widget.computeSize === noHeight) delete widget.computeSize; // back to that of its class
+  if (concealed.has(widget) === hidden) return false;
+  if (hidden) concealed.add(widget);
+  else concealed.delete(widget);
   return true;
 }
 

@@ -1,6 +1,6 @@
 """A headless Chromium on a ComfyUI server's own front-end, in either of its node renderers.
 
-    with chromium() as browser, FrontEnd(browser, server.address, "vue") as front_end:
+    with chromium() as browser, FrontEnd(browser, server, "vue") as front_end:
         stack = front_end.add("LoRAStackDynamic")
         front_end.press(stack, "lora_count")        # its right end: one more
         front_end.shown(stack)                      # the widgets on the screen, from top to bottom
@@ -10,12 +10,14 @@ Playwright drives it; the browser is the one that is installed.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Route, sync_playwright
+
+from .comfy_client import ComfyClient
 
 __all__ = ["CHROMIUM", "RENDERERS", "FrontEnd", "chromium"]
 
@@ -32,6 +34,7 @@ _FLAGS = (
 )
 _OUR_SCRIPTS = "/extensions/comfyui-lora-alloy/"
 _READY = "!!(window.app?.graph?.nodes.length && window.LiteGraph?.registered_node_types.LoRAStackDynamic)"
+_SETTINGS = {"Comfy.TutorialCompleted": True, "Comfy.Minimap.Visible": False, "Comfy.Workflow.Persist": False}
 _SECONDS = 1000
 
 
@@ -45,31 +48,38 @@ def chromium() -> Iterator[Browser]:
 
 
 class FrontEnd:
-    """One page with an empty graph. Nodes are meant by their id."""
+    """One page with an empty graph. Nodes are meant by their id.
 
-    def __init__(self, browser: Browser, address: str, renderer: str) -> None:
+    Args:
+        browser: from `chromium`.
+        server: whose front-end is opened.
+        renderer: one of `RENDERERS`.
+        answers: by the beginning of a route, what to answer in place of the server; given the request's path
+            with its query, and what the server answers to it, decoded, or None where it has no such route.
+    """
+
+    def __init__(
+        self,
+        browser: Browser,
+        server: ComfyClient,
+        renderer: str,
+        answers: Mapping[str, Callable[[str, Any], Any]] | None = None,
+    ) -> None:
         self.renderer = renderer
-        self.address = address
         self.faults: list[str] = []
+        self._server = server
         self.page: Page = browser.new_page(viewport={"width": 1400, "height": 1000})
         self.page.route("**/*", self._stay_here)
+        self._answers = answers or {}
         self.page.on("console", self._hear)
         self.page.on("pageerror", self._catch)
 
     def __enter__(self) -> "FrontEnd":
-        self.page.goto(f"http://{self.address}/", wait_until="domcontentloaded")
+        self._server.request("/settings", {**_SETTINGS, "Comfy.VueNodes.Enabled": self.renderer == "vue"})
+        self.page.goto(f"http://{self._server.address}/", wait_until="domcontentloaded")
         self.page.wait_for_function(_READY, timeout=120 * _SECONDS)
-        self.script(
-            """async (vue) => {
-                await app.extensionManager.setting.set("Comfy.VueNodes.Enabled", vue);
-                await app.extensionManager.setting.set("Comfy.Minimap.Visible", false);
-                app.graph.clear();
-                app.canvas.ds.scale = 1;
-                app.canvas.ds.offset = [0, 0];
-            }""",
-            self.renderer == "vue",
-        )
-        self.page.wait_for_function("(vue) => LiteGraph.vueNodesMode === vue", arg=self.renderer == "vue")
+        assert self.script("() => LiteGraph.vueNodesMode") is (self.renderer == "vue")
+        self.clear()
         return self
 
     def __exit__(
@@ -78,7 +88,14 @@ class FrontEnd:
         self.page.close()
 
     def _stay_here(self, route: Route) -> None:
-        local = route.request.url.startswith((f"http://{self.address}/", "data:", "blob:"))
+        here = f"http://{self._server.address}"
+        url = route.request.url
+        for beginning, answer in self._answers.items():
+            if url.startswith(here + beginning):
+                real = route.fetch()
+                route.fulfill(json=answer(url.removeprefix(here), real.json() if real.ok else None))
+                return
+        local = url.startswith((f"{here}/", "data:", "blob:"))
         route.continue_() if local else route.abort()
 
     def _hear(self, message: ConsoleMessage) -> None:
@@ -96,6 +113,11 @@ class FrontEnd:
     def frame(self) -> None:
         """Let two frames be drawn."""
         self.script("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def clear(self) -> None:
+        """Empty the graph, and stand at its origin."""
+        self.script("() => { app.graph.clear(); app.canvas.ds.scale = 1; app.canvas.ds.offset = [0, 0]; }")
+        self.frame()
 
     def add(self, node_type: str, x: int = 120, y: int = 120) -> int:
         """Add a node to the graph; its id."""
@@ -121,7 +143,9 @@ class FrontEnd:
         """Set widgets as a script would."""
         code = """([id, values]) => {
             const { widgets } = app.graph.getNodeById(id);
-            for (const [name, value] of Object.entries(values)) widgets.find((w) => w.name === name).value = value;
+            for (const [name, value] of Object.entries(values)) {
+                widgets.find((w) => w.name === name).value = value;
+            }
         }"""
         self.script(code, [node, values])
         self.frame()
@@ -130,7 +154,8 @@ class FrontEnd:
         """The names of the widgets that are on the screen, from top to bottom."""
         if self.renderer == "vue":
             code = """(id) => [...document.querySelectorAll(`[data-node-id="${id}"] [data-widget-name]`)]
-                .filter((row) => row.getBoundingClientRect().height > 0).map((row) => row.dataset.widgetName)"""
+                .filter((row) => row.getBoundingClientRect().height > 0)
+                .map((row) => row.dataset.widgetName)"""
         else:
             code = """(id) => {
                 const node = app.graph.getNodeById(id);
@@ -148,7 +173,8 @@ class FrontEnd:
             """([id, name]) => {
                 const node = app.graph.getNodeById(id);
                 const widget = node.widgets.find((w) => w.name === name);
-                const [x, y] = app.canvas.ds.convertOffsetToCanvas([node.pos[0], node.pos[1] + widget.last_y + 10]);
+                const middle = node.pos[1] + widget.last_y + 10;
+                const [x, y] = app.canvas.ds.convertOffsetToCanvas([node.pos[0], middle]);
                 const { left, top } = app.canvas.canvas.getBoundingClientRect();
                 const scale = app.canvas.ds.scale;
                 return [left + x + 40 * scale, left + x + (node.size[0] - 27) * scale, top + y];
@@ -187,6 +213,23 @@ class FrontEnd:
     def load(self, workflow: dict[str, Any]) -> None:
         """Open a workflow in place of the graph."""
         self.script("async (workflow) => { await app.loadGraphData(workflow); }", workflow)
+        self.frame()
+
+    def undo(self) -> None:
+        """Take the last step back, as its keys do."""
+        self.page.mouse.click(1300, 900)
+        with self.page.expect_event("console", lambda message: message.text == "configured"):
+            self.script(
+                """() => {
+                    const { onConfigure } = app.graph;
+                    app.graph.onConfigure = function (...args) {
+                        app.graph.onConfigure = onConfigure;
+                        onConfigure?.apply(this, args);
+                        setTimeout(() => console.log("configured"));
+                    };
+                }"""
+            )
+            self.page.keyboard.press("Control+z")
         self.frame()
 
     def queue(self) -> str:

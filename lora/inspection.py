@@ -1,0 +1,203 @@
+"""What a file is, from its header alone: format, family, trainer, ranks, alpha, targets, problems.
+
+Of the values, only alphas are read, one number a module. What stands in the header's metadata is hostile
+text: it is cut to a readable length, and whoever shows it must escape it (`spec/comfyui-contract.md`
+§3.2, §3.5).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from . import keys
+from .alphas import Alphas, find_alphas
+from .file import LoraFile, open_lora
+from .formats import others
+from .headers import cut, parsed
+from .target import Target
+from .trainers import Trainer, guess_trainer
+
+SHOWN = 5
+_BASE_MODEL = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """One file, as its header describes it.
+
+    Attributes:
+        path: where it lies.
+        size_bytes: of the whole file.
+        formats: format → its modules; formats that are recognised but not read are among them.
+        family: the key of the likeliest model family, or None.
+        title: that family in words.
+        candidates: all families that it may belong to, in words, the likeliest first.
+        trainer: a guess at the program that wrote it.
+        ranks: rank → modules of that rank, ascending.
+        alphas: where the scale comes from.
+        dtypes: storage dtype → factors stored so.
+        model_count: modules of the model.
+        clip_count: modules of text encoders.
+        convolution_count: modules with a kernel.
+        used_count: tensors that a merge uses.
+        skipped: reason → tensors that are known and left out.
+        unknown: tensors that nobody here knows.
+        base_model: what the header says of the base model.
+        trigger: the header's trigger phrase.
+        tags: the most frequent training tags, at most `SHOWN`.
+        problems: what the user should know, in sentences.
+    """
+
+    path: Path
+    size_bytes: int
+    formats: dict[str, int]
+    family: str | None
+    title: str
+    candidates: tuple[str, ...]
+    trainer: Trainer | None
+    ranks: dict[int, int]
+    alphas: Alphas
+    dtypes: dict[str, int]
+    model_count: int
+    clip_count: int
+    convolution_count: int
+    used_count: int
+    skipped: dict[str, int]
+    unknown: tuple[str, ...]
+    base_model: dict[str, str]
+    trigger: str
+    tags: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The inspection as JSON values; ranks and scales are keys, and so strings."""
+        told: dict[str, Any] = asdict(self)
+        told["path"] = str(self.path)
+        told["ranks"] = {str(rank): count for rank, count in self.ranks.items()}
+        told["alphas"]["scales"] = {f"{scale:g}": count for scale, count in self.alphas.scales.items()}
+        return told
+
+
+def inspect_file(path: Path | str, *, read_alphas: bool = True) -> Inspection:
+    """Inspect one LoRA file.
+
+    Args:
+        path: the file.
+        read_alphas: also read the alphas' values: one number a module, spread over the file.
+
+    Raises:
+        FileError: the file is missing, damaged, or not a LoRA.
+    """
+    file = open_lora(path)
+    metadata = file.tensors.metadata
+    family = file.families[0] if file.families else None
+    targets = [_target(name, family) for name in file.modules]
+    alphas, alpha_problems = find_alphas(file, read_values=read_alphas)
+    skipped = Counter(cut(one.reason) for one in file.accounts if one.state == "skipped")
+    unknown = tuple(cut(one.tensor) for one in file.accounts if one.state == "unknown")
+    return Inspection(
+        path=Path(path),
+        size_bytes=file.tensors.size_bytes,
+        formats=_formats(file),
+        family=family.key if family else None,
+        title=family.title if family else "unknown architecture",
+        candidates=tuple(one.title for one in file.families),
+        trainer=guess_trainer(metadata, file.modules),
+        ranks=dict(sorted(Counter(module.rank for module in file.modules.values()).items())),
+        alphas=alphas,
+        dtypes=dict(Counter(module.dtype for module in file.modules.values()).most_common()),
+        model_count=sum(not target.is_clip for target in targets),
+        clip_count=sum(target.is_clip for target in targets),
+        convolution_count=sum(len(module.shape) > 2 for module in file.modules.values()),
+        used_count=sum(one.state == "used" for one in file.accounts),
+        skipped=dict(skipped.most_common()),
+        unknown=unknown,
+        base_model={key: cut(metadata[key]) for key in _BASE_MODEL if metadata.get(key)},
+        trigger=cut(metadata.get("modelspec.trigger_phrase", "")),
+        tags=_tags(metadata.get("ss_tag_frequency", "")),
+        problems=(
+            *_unread(file),
+            *alpha_problems,
+            *_family_problems(metadata, file),
+            *_unknown_tensors(unknown),
+        ),
+    )
+
+
+def _target(name: str, family: keys.Family | None) -> Target:
+    route = keys.resolve(name, keys.key_map(family)) if family else None
+    return route.target if route else Target(keys.loose_name(name))
+
+
+def _formats(file: LoraFile) -> dict[str, int]:
+    counts = Counter({"LoRA": len(file.modules)}) if file.modules else Counter[str]()
+    foreign: dict[str, set[str]] = {}
+    for account in file.accounts:
+        known = others.known_as(account.tensor) if account.state == "skipped" else None
+        if known is not None:
+            module, what = known
+            foreign.setdefault(what, set()).add(module)
+    counts.update({what: len(modules) for what, modules in foreign.items()})
+    named = {module for modules in foreign.values() for module in modules}
+    if rest := sum(problem.name not in named for problem in file.unread):
+        counts["LoRA with more than factors"] = rest
+    return dict(counts)
+
+
+def _family_problems(metadata: Mapping[str, str], file: LoraFile) -> list[str]:
+    if not file.families:
+        return [
+            "Its names and shapes are of no model family known here. It still merges, by module name, with"
+            " LoRAs that spell their modules alike."
+        ]
+    problems = []
+    titles = [family.title for family in file.families]
+    if len(titles) > 1:
+        problems.append(
+            f"It may be for {' or '.join(titles)}: what it changes is alike in them. Beside other LoRAs it"
+            " takes their family."
+        )
+    claims = {
+        family.title: cut(value)
+        for family in keys.FAMILIES
+        for value in (metadata.get("ss_base_model_version", ""), metadata.get("modelspec.architecture", ""))
+        if value and value in (family.ss_base_model_version, family.modelspec)
+    }
+    for title, value in claims.items():
+        if title not in titles:
+            problems.append(
+                f"Its header says `{value}`, {title}, but its names and shapes are those of {titles[0]}; they"
+                " decide."
+            )
+    return problems
+
+
+def _unread(file: LoraFile) -> list[str]:
+    by_text: dict[str, list[str]] = {}
+    for problem in file.unread:
+        by_text.setdefault(problem.text, []).append(problem.name)
+    total = len(file.unread) + len(file.modules)
+    return [
+        f"{len(names)} of {total} modules are not read: `{cut(names[0])}` {text}. A merge refuses the file"
+        " unless it is told to go on without them (`--partial`)."
+        for text, names in by_text.items()
+    ]
+
+
+def _unknown_tensors(unknown: Sequence[str]) -> list[str]:
+    if not unknown:
+        return []
+    return [f"{len(unknown)} tensors are known to nobody here and left out, the first `{unknown[0]}`."]
+
+
+def _tags(text: str) -> tuple[str, ...]:
+    """The most frequent tags of kohya's `ss_tag_frequency`: `{folder: {tag: count}}`."""
+    told = parsed(text)
+    counts: Counter[str] = Counter()
+    for tags in told.values() if isinstance(told, dict) else ():
+        for tag, count in tags.items() if isinstance(tags, dict) else ():
+            if isinstance(count, int):
+                counts[cut(tag.strip())] += count
+    return tuple(tag for tag, _ in counts.most_common(SHOWN))

@@ -1,0 +1,88 @@
+"""From a merged file back to what it was made of: the sources its header names, found again by content."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..core.errors import FileError, StackError
+from ..lora.file import LoraFile, open_lora
+from ..lora.stack import Entry
+from .metadata import Described
+from .plan import Source
+
+
+def find_sources(told: Described, folders: Sequence[Path]) -> list[Entry]:
+    """The entries a merged file was made of, with their strengths.
+
+    A source is looked for by its name and taken only if its content is the one that was merged.
+
+    Args:
+        told: what the file's header says.
+        folders: where to look, in this order.
+
+    Raises:
+        StackError: the header names no sources, or some are not there; all of them are named.
+    """
+    if not told.sources:
+        raise StackError("The file does not say what it was made of; name the LoRAs with their strengths.")
+    found, missing = [], []
+    for source in told.sources:
+        file = _find(source, folders)
+        if file is None:
+            missing.append(f"`{source.label}`")
+        else:
+            found.append(Entry(file, source.strength, source.clip_strength, source.preserve))
+    if missing:
+        places = ", ".join(f"`{folder}`" for folder in dict.fromkeys(folders))
+        raise StackError(
+            f"Of the LoRAs it was made of, {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in"
+            f" {places}, or not with the content that was merged. Name the folder they lie in (`--dir`), or"
+            " the LoRAs themselves with their strengths."
+        )
+    return found
+
+
+def _find(source: Source, folders: Sequence[Path]) -> LoraFile | None:
+    # The header is a stranger's: a label must not lead out of the folder.
+    if Path(source.label).name != source.label or "\\" in source.label or source.label in ("", ".."):
+        return None
+    for folder in folders:
+        try:
+            file = open_lora(folder / source.label)
+            if file.sha256 == source.sha256:
+                return file
+        except FileError:
+            continue
+    return None
+
+
+def with_preserved(entries: Sequence[Entry], told: Described) -> list[Entry]:
+    """The entries, those preserved that were preserved in the merge; known by their content."""
+    kept = {source.sha256 for source in told.sources if source.preserve}
+    blended = {source.sha256 for source in told.sources if not source.preserve}
+    return [
+        replace(entry, preserve=True) if entry.file.sha256 in kept - blended else entry for entry in entries
+    ]
+
+
+def disagreements(entries: Sequence[Entry], told: Described) -> list[str]:
+    """Where entries differ from what a merged file says it was made of, in sentences."""
+    given = {(entry.file.sha256, entry.preserve): entry for entry in entries}
+    sentences = []
+    for source in told.sources:
+        entry = given.pop((source.sha256, source.preserve), None)
+        kept = ", preserved" if source.preserve else ""
+        if entry is None:
+            sentences.append(
+                f"It says it was made with `{source.label}` at {source.strength:g}{kept}; that was not given."
+            )
+            continue
+        clip = entry.strength if entry.clip_strength is None else entry.clip_strength
+        if (entry.strength, clip) != (source.strength, source.clip_strength):
+            sentences.append(
+                f"It says `{source.label}` was at {source.strength:g} (CLIP {source.clip_strength:g}); given"
+                f" were {entry.strength:g} (CLIP {clip:g})."
+            )
+    if told.sources:
+        sentences += (f"It does not name `{entry.file.label}` among its sources." for entry in given.values())
+    return sentences
