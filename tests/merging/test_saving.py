@@ -186,7 +186,7 @@ def test_a_place_that_cannot_be_written_is_refused_and_nothing_is_left_there(tmp
     with pytest.raises(SaveError, match="is a folder"):
         result.save(tmp_path / "out.safetensors")
     (tmp_path / "file").write_text("here")
-    with pytest.raises(SaveError, match="cannot be written"):
+    with pytest.raises(SaveError, match="is a file, so nothing can be written below it"):
         result.save(tmp_path / "file" / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "in", "out.safetensors"]
 
