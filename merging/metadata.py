@@ -82,7 +82,7 @@ def described(metadata: Mapping[str, str]) -> Described | None:
         recipe = Recipe.parse(metadata[_RECIPE], "the recipe in the file's header")
         sources = _sources(metadata.get(_SOURCES, "[]"))
         gains = float(saved["gain"]), float(saved["clip_gain"])
-        return Described(recipe, str(saved["naming"]), *gains, int(saved["rank"]), sources)
+        return Described(recipe, str(saved["naming"]), *gains, int(saved.get("rank", 0)), sources)
     except (ValueError, KeyError, TypeError, RecursionError, RecipeError):
         return None
 

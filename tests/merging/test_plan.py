@@ -5,8 +5,6 @@ from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
-from lora_alloy_testing.builders import TOY, dense, entry_of, toy_lora, write_lora
-from lora_alloy_testing.flux import flux_lora, fused, split
 
 from lora_alloy.api import merge, plan
 from lora_alloy.core.errors import RecipeError
@@ -15,6 +13,8 @@ from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.plan import Plan
 from lora_alloy.merging.presets import PRESETS
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy_testing.builders import TOY, dense, entry_of, toy_lora, write_lora
+from lora_alloy_testing.flux import flux_lora, fused, split
 
 RECIPES = {
     **{name: Recipe(method=name) for name in METHODS},
@@ -69,7 +69,9 @@ def test_execution_follows_the_plan_and_decides_nothing(entries):
     made = plan(entries, Recipe(method="weighted_sum", auto_strength=False))
     doubled = replace(
         made,
-        targets=tuple(replace(one, coefficients=tuple(2 * c for c in one.coefficients)) for one in made.targets),
+        targets=tuple(
+            replace(one, coefficients=tuple(2 * c for c in one.coefficients)) for one in made.targets
+        ),
     )
     once, twice = dense(merge(entries, made)), dense(merge(entries, doubled))
     assert all(abs(twice[name] - 2 * once[name]).max() < 1e-6 for name in once)
@@ -114,7 +116,9 @@ class TestAnotherStack:
         self.refused(plan(entries), entries[::-1])
 
     @pytest.mark.parametrize(
-        "change", [{"strength": 0.8}, {"clip_strength": 0.5}, {"clip_strength": None}, {"preserve": True}], ids=str
+        "change",
+        [{"strength": 0.8}, {"clip_strength": 0.5}, {"clip_strength": None}, {"preserve": True}],
+        ids=str,
     )
     def test_at_other_strengths(self, change, entries):
         self.refused(plan(entries), [replace(entries[0], **change), *entries[1:]])

@@ -81,7 +81,10 @@ UNKNOWN = {
     "a tolerance above one": ({"tolerance": 1.5}, "must lie between 0 and 1"),
     "a tolerance that is no number": ({"tolerance": float("nan")}, "must lie between 0 and 1"),
     "a floor below zero": ({"auto_strength_floor": -1.0}, "must lie between 0 and 1"),
-    "a dtype": ({"dtype": "float8"}, "`dtype` of the recipe is 'float8'; known: auto, float32, float16, bfloat16"),
+    "a dtype": (
+        {"dtype": "float8"},
+        "`dtype` of the recipe is 'float8'; known: auto, float32, float16, bfloat16",
+    ),
     "a scale": ({"global_scale": "loudest"}, "known: auto, none, mean, strongest"),
     "a way to count strengths": ({"strength_scale": "own"}, "known: absolute, relative"),
     "a switch that is a number": ({"auto_strength": 1}, "must be bool, not 1"),

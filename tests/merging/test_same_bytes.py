@@ -6,17 +6,17 @@ import sys
 from itertools import permutations
 from pathlib import Path
 
-import lora_alloy_testing
 import pytest
 import torch
-from lora_alloy_testing.builders import TOY, Factors, entry_of, noise, toy_lora, write_lora
-from lora_alloy_testing.flux import flux_lora, fused, split
 
+import lora_alloy_testing
 from lora_alloy.api import merge
 from lora_alloy.lora.stack import Entry
 from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.presets import PRESETS
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy_testing.builders import TOY, Factors, entry_of, noise, toy_lora, write_lora
+from lora_alloy_testing.flux import flux_lora, fused, split
 
 SCRIPT = Path(lora_alloy_testing.__path__[0]) / "merge_once.py"
 RECIPES = {
@@ -39,7 +39,9 @@ def files(tmp_path: Path) -> list[Path]:
     return [
         write_lora(tmp_path / "b.safetensors", toy_lora(1, rank=4, alpha=2.0), metadata=told),
         write_lora(tmp_path / "a.safetensors", toy_lora(2, rank=8, names=list(TOY)[1:])),
-        write_lora(tmp_path / "d.safetensors", toy_lora(3, rank=2), "peft", {"modelspec.trigger_phrase": "oil"}),
+        write_lora(
+            tmp_path / "d.safetensors", toy_lora(3, rank=2), "peft", {"modelspec.trigger_phrase": "oil"}
+        ),
         write_lora(tmp_path / "c.safetensors", toy_lora(4, rank=6)),
     ]
 
@@ -112,11 +114,16 @@ def test_the_name_of_the_output_and_the_time_do_not_matter(files, tmp_path):
 def large(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Three LoRAs of sizes at which products and decompositions are split among threads."""
     folder = tmp_path_factory.mktemp("large")
-    shapes: dict[str, tuple[int, int, int]] = {"q": (320, 320, 8), "k": (640, 1280, 16), "v": (1024, 1024, 24)}
+    shapes: dict[str, tuple[int, int, int]] = {
+        "q": (320, 320, 8),
+        "k": (640, 1280, 16),
+        "v": (1024, 1024, 24),
+    }
     made: list[str] = []
     for n in range(3):
         lora: dict[str, Factors] = {
-            f"lora_unet_blocks_0_{name}": noise((o, i), r, seed=10 * n + r) for name, (o, i, r) in shapes.items()
+            f"lora_unet_blocks_0_{name}": noise((o, i), r, seed=10 * n + r)
+            for name, (o, i, r) in shapes.items()
         }
         made.append(f"{write_lora(folder / f'{n}.safetensors', lora)}:{0.7 + 0.2 * n}")
     return made

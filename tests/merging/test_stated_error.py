@@ -5,6 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+from lora_alloy.api import Merged, load, merge
+from lora_alloy.core.errors import ProofError, SaveError
+from lora_alloy.lora.stack import Entry
+from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing.builders import (
     Factors,
     dense,
@@ -15,11 +20,6 @@ from lora_alloy_testing.builders import (
     toy_lora,
     write_lora,
 )
-
-from lora_alloy.api import Merged, load, merge
-from lora_alloy.core.errors import ProofError, SaveError
-from lora_alloy.lora.stack import Entry
-from lora_alloy.merging.recipe import Recipe
 
 FLOAT32 = 5e-7  # of the products and sums themselves, which no error states
 NAME = "lora_unet_blocks_0_q"
@@ -42,7 +42,13 @@ def compared(result: Merged) -> list[tuple[str, float, float]]:
     """Per target: its name, the error that is stated, the error that is measured."""
     exact, found = planned(result), dense(result)
     return [
-        (str(patch.target), patch.error, difference(found[str(patch.target)].reshape(exact[str(patch.target)].shape), exact[str(patch.target)]))
+        (
+            str(patch.target),
+            patch.error,
+            difference(
+                found[str(patch.target)].reshape(exact[str(patch.target)].shape), exact[str(patch.target)]
+            ),
+        )
         for patch in result
     ]
 
@@ -54,7 +60,11 @@ def stacks() -> dict[str, list[dict[str, Factors]]]:
         "of 1e-4": [toy_lora(n, size=1e-4) for n in range(2)],
         "lopsided": [{NAME: Factors(*(1e-4 * noise((24, 16), 4).up, 1e3 * noise((24, 16), 4).down))}],
         "of falling values": [
-            {NAME: Factors(noise((40, 30), 12, seed=n).up * 0.5 ** torch.arange(12), noise((40, 30), 12, seed=n).down)}
+            {
+                NAME: Factors(
+                    noise((40, 30), 12, seed=n).up * 0.5 ** torch.arange(12), noise((40, 30), 12, seed=n).down
+                )
+            }
             for n in range(2)
         ],
         "with one huge entry": [{NAME: spiked(n)} for n in range(2)],
@@ -70,7 +80,9 @@ def spiked(seed: int) -> Factors:
 
 @pytest.mark.parametrize("case", stacks())
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("shrink", [{}, {"rank": 2}, {"tolerance": 0.1}, {"rank": 5, "tolerance": 0.01}], ids=str)
+@pytest.mark.parametrize(
+    "shrink", [{}, {"rank": 2}, {"tolerance": 0.1}, {"rank": 5, "tolerance": 0.01}], ids=str
+)
 def test_the_stated_error_is_the_measured_one(case, dtype, shrink):
     """Never less, and at most a twentieth more; the two parts of it are counted as independent."""
     stack = [Entry(file_of(lora), 0.9 - 0.3 * n) for n, lora in enumerate(stacks()[case])]
@@ -141,7 +153,10 @@ def test_the_result_has_the_widest_dtype_of_its_inputs(inputs, output):
     stack = []
     for n, dtype in enumerate(inputs):
         lora = toy_lora(n, size=1.0)
-        narrow = {name: Factors(*(one.to(getattr(torch, dtype)) for one in (f.up, f.down))) for name, f in lora.items()}
+        narrow = {
+            name: Factors(*(one.to(getattr(torch, dtype)) for one in (f.up, f.down)))
+            for name, f in lora.items()
+        }
         stack.append(Entry(file_of(narrow)))
     assert {patch.up.dtype for patch in merge(stack)} == {getattr(torch, output)}
 
@@ -162,7 +177,8 @@ class TestASavedFile:
     @pytest.fixture
     def result(self, tmp_path: Path) -> Merged:
         paths = [
-            write_lora(tmp_path / f"{n}.safetensors", toy_lora(n, rank=4, dtype=torch.float16)) for n in range(2)
+            write_lora(tmp_path / f"{n}.safetensors", toy_lora(n, rank=4, dtype=torch.float16))
+            for n in range(2)
         ]
         return merge([entry_of(path, 0.9) for path in paths])
 
