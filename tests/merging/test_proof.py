@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from lora_alloy_testing.builders import entry_of, noise, toy_lora, write_lora
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -16,6 +15,7 @@ from lora_alloy.core.errors import AlloyError, ProofError
 from lora_alloy.lora.stack import Entry
 from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy_testing.builders import entry_of, noise, toy_lora, write_lora
 
 OLD = b"what stood there before"
 
@@ -164,7 +164,9 @@ class TestVerify:
     @pytest.mark.parametrize("method", [*METHODS, "auto"])
     @pytest.mark.parametrize("naming", ["comfyui", "kohya", "diffusers"])
     def test_proves_a_sound_file_in_every_naming_and_gain(self, method, naming, entries, tmp_path):
-        merge(entries, Recipe(method=method)).save(tmp_path / "out", naming=naming, gain=0.7, clip_gain=1.3, rank=5)
+        merge(entries, Recipe(method=method)).save(
+            tmp_path / "out", naming=naming, gain=0.7, clip_gain=1.3, rank=5
+        )
         assert verify(tmp_path / "out.safetensors", entries).read_error == 0.0
 
     def test_proves_it_in_any_order_of_the_stack(self, entries, path):

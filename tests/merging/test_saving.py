@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lora_alloy_testing.builders import TOY, Factors, dense, difference, entry_of, noise, toy_lora, write_lora
-from lora_alloy_testing.flux import SIZES, flux_lora, fused, split
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -16,6 +14,8 @@ from lora_alloy.api import Merged, load, merge
 from lora_alloy.core.errors import RecipeError, SaveError
 from lora_alloy.lora import keys
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy_testing.builders import TOY, Factors, dense, difference, entry_of, noise, toy_lora, write_lora
+from lora_alloy_testing.flux import SIZES, flux_lora, fused, split
 
 NAMINGS = keys.NAMINGS
 SDXL = {
@@ -32,7 +32,10 @@ SD2 = {
 
 
 def lora_on(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, Factors]:
-    return {name: noise(shape, 4, seed=100 * seed + n, alpha=2.0) for n, (name, shape) in enumerate(shapes.items())}
+    return {
+        name: noise(shape, 4, seed=100 * seed + n, alpha=2.0)
+        for n, (name, shape) in enumerate(shapes.items())
+    }
 
 
 def family_stack(family: str, folder: Path) -> Merged:

@@ -11,11 +11,11 @@ from warnings import catch_warnings, simplefilter
 import numpy as np
 import pytest
 import torch
-from lora_alloy_testing.builders import Factors, difference, entry_of, noise, write_lora
 from safetensors.torch import load_file
 
 from lora_alloy.api import Merged, load, merge
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy_testing.builders import Factors, difference, entry_of, noise, write_lora
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # they are other people's
 PLAIN = Recipe(method="weighted_sum", auto_strength=False)
@@ -98,7 +98,10 @@ def two_loras(
     prefix = "transformer." if family == "flux" else "unet."
     on = {name: shape for name, shape in shapes(model, family).items() if not name.startswith(without or "-")}
     loras: list[dict[str, Factors]] = [
-        {name: noise(shape, 3, seed=1000 * seed + n, alpha=alpha) for n, (name, shape) in enumerate(on.items())}
+        {
+            name: noise(shape, 3, seed=1000 * seed + n, alpha=alpha)
+            for n, (name, shape) in enumerate(on.items())
+        }
         for seed, alpha in ((1, 1.5), (2, None))
     ]
     dotted = {prefix + name: one for name, one in loras[1].items()}
@@ -181,7 +184,9 @@ def test_fusing_the_saved_file_changes_the_weights_by_the_merge(family, models, 
         load_file(tmp_path / "out.safetensors"), prefix="transformer" if family == "flux" else "unet"
     )
     model.fuse_lora()
-    after = {name.replace(".base_layer", ""): value.detach().clone() for name, value in model.named_parameters()}
+    after = {
+        name.replace(".base_layer", ""): value.detach().clone() for name, value in model.named_parameters()
+    }
     model.unfuse_lora()
     for name, value in before.items():
         delta = (after[name] - value).double().numpy()
@@ -205,7 +210,9 @@ def test_what_diffusers_saves_is_what_we_read(models, tmp_path):
     from peft import LoraConfig
 
     model = models["sd15"]
-    model.add_adapter(LoraConfig(r=3, lora_alpha=3, target_modules=["to_q", "to_k", "conv1"], init_lora_weights=False))
+    model.add_adapter(
+        LoraConfig(r=3, lora_alpha=3, target_modules=["to_q", "to_k", "conv1"], init_lora_weights=False)
+    )
     expected = added(model)
     model.save_lora_adapter(str(tmp_path))
     (path,) = tmp_path.glob("*.safetensors")
