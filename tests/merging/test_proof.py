@@ -66,7 +66,7 @@ def test_a_flipped_bit_anywhere_in_the_tensors_is_noticed_and_the_old_file_stays
     header = int.from_bytes(path.read_bytes()[:8], "little") + 8
     flipped = Flipped(monkeypatch)
     total = path.stat().st_size
-    for place in range(header, total, (total - header) // 41):
+    for place in range(header, total, (total - header) // 17):
         for bit in (0, 6, 7):
             flipped.byte, flipped.bit = place, bit
             path.write_bytes(OLD)
@@ -97,7 +97,7 @@ def test_the_lowest_bit_of_the_smallest_entry_of_a_large_weight_is_noticed(tmp_p
     untouched(path)
 
 
-@pytest.mark.parametrize("bit", [0, 3, 6])
+@pytest.mark.parametrize("bit", [0, 6])
 def test_a_flipped_bit_anywhere_in_the_header_never_leaves_a_file_that_is_not_the_merge(
     bit, entries, tmp_path, monkeypatch
 ):
@@ -110,7 +110,7 @@ def test_a_flipped_bit_anywhere_in_the_header_never_leaves_a_file_that_is_not_th
     header = int.from_bytes(path.read_bytes()[:8], "little") + 8
     flipped = Flipped(monkeypatch)
     flipped.bit = bit
-    for place in range(0, header, 37):
+    for place in range(0, header, 53):
         flipped.byte = place
         path.write_bytes(OLD)
         try:
