@@ -7,7 +7,7 @@ replaces nothing (`design.md` §1.3). `alpha = rank` always, so that every loade
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from pathlib import Path
 
 import numpy as np
@@ -126,7 +126,6 @@ def save_patches(
     naming: str,
     metadata: Mapping[str, str],
     lead: Callable[[str], Target | None],
-    tolerance: float = 1e-6,
 ) -> Proof:
     """Write a LoRA file and prove it.
 
@@ -136,7 +135,6 @@ def save_patches(
         naming: decides the spelling of the factors: `lora_up`, or PEFT's `lora_B` for `diffusers`.
         metadata: strings for the header.
         lead: the ordinary way from a name in a file to its target.
-        tolerance: the largest relative difference that re-reading may show.
 
     Raises:
         SaveError: the place cannot be written.
@@ -150,10 +148,11 @@ def save_patches(
 
     def check(written: Path) -> None:
         read_error = _read_back(open_lora(written), pieces, lead)
-        if read_error > tolerance:
+        if read_error > 0.0:
             raise ProofError(
-                f"`{path}` was not saved: read back, it differs from the merge by {read_error:.2e}, more than"
-                f" {tolerance:.0e}. The disk or the memory of this machine may be faulty; try another place."
+                f"`{path}` was not saved: read back, it differs from the merge by {read_error:.2e} of the norm,"
+                " where not a bit should. The disk or the memory of this machine may be faulty; try another"
+                " place."
             )
         proofs.append(
             Proof(
@@ -201,6 +200,9 @@ def _tensors(piece: Named, naming: str) -> dict[str, Tensor]:
 def _read_back(file: LoraFile, pieces: Sequence[Named], lead: Callable[[str], Target | None]) -> float:
     if len(file.modules) != len(pieces):
         raise ProofError(f"The saved file has {len(file.modules)} modules where {len(pieces)} were written.")
+    strange = next((account.tensor for account in file.accounts if account.state != "used"), None)
+    if strange is not None:
+        raise ProofError(f"`{strange}` of the saved file is of no use, and none such was written.")
     largest = 0.0
     for piece in pieces:
         module = file.modules.get(piece.name)
@@ -211,12 +213,14 @@ def _read_back(file: LoraFile, pieces: Sequence[Named], lead: Callable[[str], Ta
 
 
 def difference(delta: Delta, piece: Named) -> float:
-    """`‖delta − patch‖ / ‖patch‖`, from factors; 0 for the same bits, infinite for NaN."""
+    """`‖delta − patch‖ / ‖patch‖`, from factors; 0 for the same bits, infinite for another shape or NaN."""
     if piece.swap_halves:
         delta = delta.halves_swapped()
     wanted = piece.patch.delta
     if _are_same(delta, wanted):
         return 0.0
+    if delta.shape[0] != wanted.shape[0] or prod(delta.shape[1:]) != prod(wanted.shape[1:]):
+        return inf
     off, size = distance(delta, wanted)
     if not isfinite(off):
         return inf
