@@ -1,18 +1,23 @@
 """Which family a LoRA file belongs to, from the names of its modules and the shapes of their factors."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from .names import Architecture, Candidate, Family, Module
+from .names import INDEX, Architecture, Candidate, Family, Module, row_of
 from .reading import resolve
-from .table import ARCHITECTURES, key_map, names_of
+from .table import ARCHITECTURES, key_map
+
+Shapes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 # A name with one of these words is of the network's inside: a family that lacks it is the wrong one.
-_INSIDE = re.compile("block|layer|stream|text")
+_INSIDE = re.compile("block|layer|stream|text|refiner|joint")
 _STRAYS = 0.05  # share of other unknown names that does not matter
+_STACK = 4  # fewer blocks than this say nothing about a model's depth
 
 
-def detect(shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> Family | None:
+def detect(shapes: Mapping[str, Shapes]) -> Family | None:
     """The family of a file, or None if it is unknown.
 
     Args:
@@ -22,39 +27,103 @@ def detect(shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> Fam
     return found[0] if found else None
 
 
-def candidates(shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> tuple[Family, ...]:
+def candidates(shapes: Mapping[str, Shapes]) -> tuple[Family, ...]:
     """The families a file may belong to, the likeliest first.
 
     One family, as a rule. A file of a text encoder alone, or with few modules, may fit several: two files are
-    of different families only if they share no candidate.
+    of different families only if they share no candidate. Of families with the same names, one whose released
+    shapes are all there excludes those that would have to be of another size, and one whose every block is
+    there those that have more.
 
     Args:
         shapes: as for `detect`.
     """
-    found = [one for architecture in ARCHITECTURES if (one := _judge(architecture, shapes)) is not None]
+    rows = _rows(shapes)
+    found = [one for architecture in ARCHITECTURES if (one := _judge(architecture, rows)) is not None]
+    if any(one.judged.is_released for one in found):
+        found = [one for one in found if one.judged.is_released or not one.judged.is_likely]
+    if any(one.is_complete for one in found):
+        found = [one for one in found if one.is_complete or not one.judged.is_likely]
     if len(found) > 1:
-        found.sort(key=lambda one: (one.is_likely, _written_by(one.family, shapes)), reverse=True)
-    return tuple(one.family for one in found)
+        found.sort(key=lambda one: one.rank(rows), reverse=True)
+    return tuple(one.judged.family for one in found)
 
 
-def _judge(
-    architecture: Architecture, shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
-) -> Candidate | None:
+@dataclass(frozen=True)
+class _Row:
+    """Modules of a file that differ in their first number alone, and are of one shape."""
+
+    pattern: str
+    shapes: Shapes
+    names: list[str]
+    indices: list[int]
+
+    def ends(self) -> tuple[str, ...]:
+        """The names with the lowest and the highest index: a family that knows both knows all between."""
+        if len(self.names) == 1:
+            return (self.names[0],)
+        first, last = (self.indices.index(end(self.indices)) for end in (min, max))
+        return self.names[first], self.names[last]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A family by which all names are known and no shape is impossible."""
+
+    judged: Candidate
+    is_complete: bool
+
+    def rank(self, rows: Sequence[_Row]) -> tuple[bool, int, int]:
+        """What orders candidates: shapes first, then how many names are in this family's usual spelling."""
+        return self.judged.is_likely, self.judged.preference, _written_by(self.judged.family, rows)
+
+
+def _rows(shapes: Mapping[str, Shapes]) -> list[_Row]:
+    rows: dict[tuple[str, Shapes], _Row] = {}
+    for name, shape in shapes.items():
+        row = row_of(name)
+        pattern, index = row if row else (name, 0)
+        found = rows.get((pattern, shape))
+        if found is None:
+            found = rows[pattern, shape] = _Row(pattern, shape, [], [])
+        found.names.append(name)
+        found.indices.append(index)
+    return list(rows.values())
+
+
+def _judge(architecture: Architecture, rows: Iterable[_Row]) -> _Found | None:
     known = key_map(architecture.family)
     modules: list[Module] = []
-    for name, (up, down) in shapes.items():
-        route = resolve(name, known)
-        if route is not None:
-            modules.append(Module(route.target, up, down))
-        elif _INSIDE.search(name):
-            return None
-    strays = len(shapes) - len(modules)
-    if not modules or strays > _STRAYS * len(shapes):
+    stacks: dict[str, set[int]] = {}
+    total = strays = 0
+    for row in rows:
+        total += len(row.names)
+        routes = [resolve(name, known) for name in row.ends()]
+        route = routes[0]
+        if route is None or routes[-1] is None:
+            if _INSIDE.search(row.pattern):
+                return None
+            strays += len(row.names)
+            continue
+        modules.append(Module(route.target, *row.shapes, len(row.names)))
+        if (place := row_of(route.target.weight)) is not None:
+            stacks.setdefault(place.pattern.partition(INDEX)[0], set()).update(row.indices)
+    if not modules or strays > _STRAYS * total:
         return None
-    return architecture.judge(modules)
+    judged = architecture.judge(modules)
+    if judged is None:
+        return None
+    return _Found(judged, judged.is_likely and _is_complete(stacks, known.depths()))
 
 
-def _written_by(family: Family, shapes: Iterable[str]) -> int:
+def _is_complete(stacks: Mapping[str, set[int]], depths: Mapping[str, int]) -> bool:
+    deep = [(depths[stem], indices) for stem, indices in stacks.items() if depths.get(stem, 0) >= _STACK]
+    return bool(deep) and all(len(indices) >= depth for depth, indices in deep)
+
+
+def _written_by(family: Family, rows: Iterable[_Row]) -> int:
     """How many of the names are those under which this family's files are usually written."""
-    own = {spelled for names in names_of(family).values() for spelled in (names.kohya, names.diffusers)}
-    return sum(name in own for name in shapes)
+    own = {spelled for names in key_map(family).rows() for spelled in (names.kohya, names.diffusers)}
+    return sum(
+        len(row.names) if row.pattern in own else sum(name in own for name in row.names) for row in rows
+    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..target import Part, Target
-from .names import MODEL, Architecture, Candidate, Family, Module, Names, flat
+from .names import INDEX, MODEL, Architecture, Candidate, Family, Module, Names, flat
 from .text import CLIP_L, clip, fits, t5
 
 FAMILY = Family("flux", "Flux.1", "flux1", "flux-1-dev/lora", hidden=3072)
@@ -77,15 +77,16 @@ def names(family: Family) -> Iterator[Names]:
         yield _whole(native, diffusers)
     # diffusers keeps scale above shift in the last modulation, Flux shift above scale.
     yield replace(_whole("final_layer.adaLN_modulation.1", "norm_out.linear"), swapped=True)
-    for block in range(_DOUBLE_BLOCKS):
-        for unit in _DOUBLE:
-            yield from _unit(unit, f"double_blocks.{block}", f"transformer_blocks.{block}", family.hidden)
-    for block in range(_SINGLE_BLOCKS):
-        here = f"single_blocks.{block}"
-        for unit in _SINGLE:
-            yield from _unit(unit, here, f"single_transformer_blocks.{block}", family.hidden)
-        attention = Target(f"{MODEL}{here}.linear1", Part(0, 0, 3 * family.hidden))
-        yield Names(attention, f"{MODEL}{here}.linear1_qkv")
+    double, single = range(_DOUBLE_BLOCKS), range(_SINGLE_BLOCKS)
+    for unit in _DOUBLE:
+        for names in _unit(unit, f"double_blocks.{INDEX}", f"transformer_blocks.{INDEX}", family.hidden):
+            yield replace(names, blocks=double)
+    here = f"single_blocks.{INDEX}"
+    for unit in _SINGLE:
+        for names in _unit(unit, here, f"single_transformer_blocks.{INDEX}", family.hidden):
+            yield replace(names, blocks=single)
+    attention = Target(f"{MODEL}{here}.linear1", Part(0, 0, 3 * family.hidden))
+    yield Names(attention, f"{MODEL}{here}.linear1_qkv", blocks=single)
     yield from clip(CLIP_L, 12, kohya=("lora_te1_", "lora_te_"), diffusers="text_encoder")
     yield from t5(kohya=("lora_te3_", "lora_te2_"), diffusers="text_encoder_2")
 
@@ -93,22 +94,24 @@ def names(family: Family) -> Iterator[Names]:
 def judge(modules: Sequence[Module]) -> Candidate | None:
     """Nearly all modules in blocks have sizes that are the right multiples of one number, the hidden width.
 
-    Chroma and other models that took over Flux's names and sizes pass as Flux, unless a module of their own
-    is in the file. A file of text encoders or of the frame alone says nothing about the width.
+    A file of text encoders or of the frame alone says nothing about the width.
     """
     if not fits(modules):
         return None
-    seen = Counter(_hidden(module) for module in modules if "_blocks." in module.target.weight)
+    seen: Counter[int | None] = Counter()
+    for module in modules:
+        if "_blocks." in module.target.weight:
+            seen[_hidden(module)] += module.count
     del seen[None]
     if not seen:
         return Candidate(FAMILY, is_likely=False)
     hidden, votes = seen.most_common(1)[0]
     if not hidden or votes < _AGREEING * seen.total():
         return None
-    return Candidate(replace(FAMILY, hidden=hidden), is_likely=True)
+    return Candidate(replace(FAMILY, hidden=hidden), is_likely=True, is_released=hidden == FAMILY.hidden)
 
 
-def parts(weight: str, rows: int) -> tuple[Part, ...] | None:
+def parts(weight: str, rows: int, family: Family) -> tuple[Part, ...] | None:
     """The parts q, k, v (and mlp) of `weight`, from its `rows`; None if not fused, or not divisible so."""
     unit = _unit_of(weight)
     if unit is None or not unit.heights or rows % unit.outputs:

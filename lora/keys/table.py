@@ -1,13 +1,13 @@
 """The families we know, in order, and what is looked up in them: routes, spellings, parts."""
 
 from functools import lru_cache
-from types import MappingProxyType
 
 from ...core.errors import RecipeError
 from ...core.params import unknown
 from ..target import TEXT_ENCODERS, Part, Route, Target
-from . import flux, sd2, sd15, sdxl
-from .names import MODEL, Architecture, Family, KeyMap, Names, flat
+from . import flux, flux2, hunyuan_video, ltx, lumina, qwen_image, sd2, sd3, sd15, sdxl, wan
+from .book import Book
+from .names import MODEL, Architecture, Family, Names, flat
 from .text import CLIP_G, CLIP_H, CLIP_L, T5
 
 # Where a file may belong to several, and nothing speaks for one of them, the first wins.
@@ -16,6 +16,13 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     sdxl.ARCHITECTURE,
     flux.ARCHITECTURE,
     sd2.ARCHITECTURE,
+    *wan.ARCHITECTURES,
+    qwen_image.ARCHITECTURE,
+    *lumina.ARCHITECTURES,
+    *sd3.ARCHITECTURES,
+    *flux2.ARCHITECTURES,
+    *hunyuan_video.ARCHITECTURES,
+    *ltx.ARCHITECTURES,
 )
 FAMILIES: tuple[Family, ...] = tuple(architecture.family for architecture in ARCHITECTURES)
 NAMINGS = ("comfyui", "kohya", "diffusers")
@@ -35,33 +42,20 @@ def family(key: str) -> Family:
     return _BY_KEY[key].family
 
 
-@lru_cache(maxsize=8)
-def key_map(family: Family) -> KeyMap:
+@lru_cache(maxsize=128)
+def key_map(family: Family) -> Book:
     """Every spelling of the family's modules that needs no rewriting, and where it leads.
 
     These are ComfyUI's dotted names, kohya's flattened ones, diffusers' dotted and flattened ones, of the
-    model and of its text encoders; `resolve` finds all others through them. Built once, in milliseconds.
+    model and of its text encoders; `resolve` finds all others through them. Built once, in a millisecond.
     """
-    routes: dict[str, Route] = {}
-    for names in names_of(family).values():
-        straight = Route(names.target)
-        foreign = Route(names.target, swap_halves=True) if names.swapped else straight
-        if names.target.part is None:
-            routes[names.target.weight] = straight
-        routes[names.comfyui] = straight
-        if names.kohya is not None:
-            routes[names.kohya] = straight
-        if names.diffusers is not None:
-            routes[names.diffusers] = foreign
-        for name in names.others:
-            routes[name] = foreign
-    return MappingProxyType(routes)
+    return Book(_BY_KEY[family.key].names(family))
 
 
 @lru_cache(maxsize=8)
 def names_of(family: Family) -> dict[Target, Names]:
-    """The names of every target of `family`."""
-    return {names.target: names for names in _BY_KEY[family.key].names(family)}
+    """The names of every target of `family`, one by one."""
+    return {names.target: names for row in key_map(family).rows() for names in row.each()}
 
 
 def parts(target_weight: str, rows: int, family: Family | None) -> tuple[Part, ...] | None:
@@ -75,19 +69,12 @@ def parts(target_weight: str, rows: int, family: Family | None) -> tuple[Part, .
     Returns:
         Parts that cover all rows; None if the weight is not fused, or `rows` does not divide as it should.
     """
-    return None if family is None else _BY_KEY[family.key].parts(target_weight, rows)
+    return None if family is None else _BY_KEY[family.key].parts(target_weight, rows, family)
 
 
 def rows(target_weight: str, family: Family) -> int:
     """The height of a fused weight of a family, from the parts that are named; 0 if it is not fused."""
-    return max(
-        (
-            target.part.start + target.part.length
-            for target in names_of(family)
-            if target.weight == target_weight and target.part is not None
-        ),
-        default=0,
-    )
+    return max((part.start + part.length for part in key_map(family).parts(target_weight)), default=0)
 
 
 def spell(target: Target, naming: str, family: Family | None) -> str | None:
@@ -102,14 +89,15 @@ def spell(target: Target, naming: str, family: Family | None) -> str | None:
             weight by general rules, also one that is a `loose_name`.
 
     Returns:
-        None if `naming` has no name for it: parts in kohya's, fused weights in diffusers'.
+        None if `naming` has no name for it: parts in kohya's and in some families in ComfyUI's, fused weights
+        in diffusers'.
 
     Raises:
         ValueError: there is no such naming.
     """
     if naming not in NAMINGS:
         raise ValueError(unknown("naming", naming, dict.fromkeys(NAMINGS)))
-    names = names_of(family).get(target) if family is not None else None
+    names = key_map(family).names(target) if family is not None else None
     if names is not None:
         return getattr(names, naming)
     if target.part is not None or naming == "diffusers":

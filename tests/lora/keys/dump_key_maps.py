@@ -12,77 +12,6 @@ from typing import Any
 
 import torch
 
-_UNET = {
-    "image_size": 32,
-    "in_channels": 4,
-    "out_channels": 4,
-    "use_spatial_transformer": True,
-    "legacy": False,
-    "use_checkpoint": False,
-    "use_temporal_attention": False,
-    "use_temporal_resblock": False,
-    "model_channels": 320,
-}
-_SD = _UNET | {
-    "num_res_blocks": [2, 2, 2, 2],
-    "channel_mult": [1, 2, 4, 4],
-    "transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0],
-    "transformer_depth_output": [1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0],
-    "transformer_depth_middle": 1,
-    "num_heads": 8,
-    "adm_in_channels": None,
-}
-_SDXL = _UNET | {
-    "num_res_blocks": [2, 2, 2],
-    "channel_mult": [1, 2, 4],
-    "transformer_depth": [0, 0, 2, 2, 10, 10],
-    "transformer_depth_output": [0, 0, 0, 2, 2, 2, 10, 10, 10],
-    "transformer_depth_middle": 10,
-    "context_dim": 2048,
-    "use_linear_in_transformer": True,
-    "num_classes": "sequential",
-    "num_head_channels": 64,
-    "adm_in_channels": 2816,
-}
-_FLUX = {
-    "image_model": "flux",
-    "in_channels": 16,
-    "out_channels": 16,
-    "patch_size": 2,
-    "vec_in_dim": 768,
-    "context_in_dim": 4096,
-    "hidden_size": 3072,
-    "mlp_ratio": 4.0,
-    "num_heads": 24,
-    "depth": 19,
-    "depth_single_blocks": 38,
-    "axes_dim": [16, 56, 56],
-    "theta": 10000,
-    "qkv_bias": True,
-    "guidance_embed": True,
-    "txt_ids_dims": [],
-}
-
-
-def _models() -> dict[str, tuple[Any, Any]]:
-    """By family, the configuration of the model and the class of its text encoders."""
-    supported = importlib.import_module("comfy.supported_models")
-    flux = importlib.import_module("comfy.text_encoders.flux")
-    fields = importlib.import_module("comfy.ldm.flux.model").FluxParams.__dataclass_fields__
-    known = {name: value for name, value in _FLUX.items() if name in fields or name == "image_model"}
-    return {
-        "sd15": (
-            supported.SD15(_SD | {"context_dim": 768, "use_linear_in_transformer": False}),
-            importlib.import_module("comfy.sd1_clip").SD1ClipModel,
-        ),
-        "sd2": (
-            supported.SD20(_SD | {"context_dim": 1024, "use_linear_in_transformer": True}),
-            importlib.import_module("comfy.text_encoders.sd2_clip").SD2ClipModel,
-        ),
-        "sdxl": (supported.SDXL(dict(_SDXL)), importlib.import_module("comfy.sdxl_clip").SDXLClipModel),
-        "flux": (supported.Flux(known), flux.flux_clip(dtype_t5=torch.float32)),
-    }
-
 
 def _routes(key_map: dict[str, Any], state: dict[str, Any], prefix: str) -> dict[str, Any]:
     """By name, the key, its part `(axis, start, length)` or None, and whether a function is applied."""
@@ -95,20 +24,21 @@ def _routes(key_map: dict[str, Any], state: dict[str, Any], prefix: str) -> dict
 
 
 def main(tree: Path, out: Path) -> None:
-    """Import ComfyUI from `tree` and write `{family: {name: route}}` to `out`."""
+    """Import ComfyUI from `tree` and write `{family: {name: route}}` to `out`; variants of a family together."""
     sys.path.insert(0, str(tree))
     sys.argv = ["main.py", "--cpu"]
     importlib.import_module("comfy.options").enable_args_parsing()
     lora = importlib.import_module("comfy.lora")
-    found = {}
+    models: Any = importlib.import_module("lora_alloy_testing.comfy_models")
+    found: dict[str, dict[str, Any]] = {}
     with torch.inference_mode():
-        for family, (config, encoder) in _models().items():
-            config.set_inference_dtype(torch.float32, None)
-            model = config.get_model({}, "", device="meta")
-            clip = encoder(device="meta", dtype=torch.float32)
-            found[family] = _routes(lora.model_lora_keys_unet(model, {}), model.state_dict(), "") | _routes(
-                lora.model_lora_keys_clip(clip, {}), clip.state_dict(), "text_encoders."
-            )
+        for family in models.BUILDS:
+            for made in models.built(family):
+                maps = found.setdefault(family, {})
+                maps |= _routes(lora.model_lora_keys_unet(made.model, {}), made.model.state_dict(), "")
+                if made.encoders is not None:
+                    text = lora.model_lora_keys_clip(made.encoders, {})
+                    maps |= _routes(text, made.encoders.state_dict(), "text_encoders.")
     out.write_text(json.dumps(found), encoding="utf-8")
 
 
