@@ -26,11 +26,14 @@ class Entry:
     clip_strength: float | None = None
     preserve: bool = False
 
+    @property
+    def strength_on_clip(self) -> float:
+        """The strength that applies to the text encoders."""
+        return self.strength if self.clip_strength is None else self.clip_strength
+
     def strength_on(self, target: Target) -> float:
         """The strength that applies to one target."""
-        if target.is_clip and self.clip_strength is not None:
-            return self.clip_strength
-        return self.strength
+        return self.strength_on_clip if target.is_clip else self.strength
 
 
 @dataclass(frozen=True)

@@ -113,26 +113,22 @@ def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
         if len(ones) > 1:
             notes.append(
                 f"`{entry.file.label}` stands {len(ones)} times in the stack; its strengths are added to"
-                f" {entry.strength:g} (CLIP {_clip(entry):g})."
+                f" {entry.strength:g} (CLIP {entry.strength_on_clip:g})."
             )
     return added
 
 
 def _added(ones: Sequence[Entry]) -> Entry:
     # Rounded once, at the end: the sum does not depend on the order.
-    strength, clip = fsum(one.strength for one in ones), fsum(_clip(one) for one in ones)
+    strength, clip = fsum(one.strength for one in ones), fsum(one.strength_on_clip for one in ones)
     has_clip = any(one.clip_strength is not None for one in ones)
     return replace(ones[0], strength=strength, clip_strength=clip if has_clip else None)
-
-
-def _clip(entry: Entry) -> float:
-    return entry.strength if entry.clip_strength is None else entry.clip_strength
 
 
 def _without_idle(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     kept = []
     for entry in entries:
-        if entry.strength == 0.0 and _clip(entry) == 0.0:
+        if entry.strength == 0.0 and entry.strength_on_clip == 0.0:
             notes.append(f"`{entry.file.label}` has strength 0 and is left out.")
         else:
             kept.append(entry)
