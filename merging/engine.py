@@ -6,12 +6,11 @@ from math import hypot
 import torch
 
 from ..core.errors import RecipeError
-from ..core.linalg import truncate
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
 from ..lora.factors import stacked
 from ..lora.stack import Group, Stack
-from .patch import Patch, rounded
+from .patch import Patch, reduced, rounded
 from .plan import Plan, TargetPlan, is_for
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -55,11 +54,10 @@ def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
 
 
 def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: torch.dtype) -> Patch:
-    up, down = stacked(stack.load(group), target.coefficients)
-    lost = 0.0
-    limit = min(up.shape[0], down.shape[1])
-    rank = min(plan.recipe.rank or limit, limit)
-    if plan.recipe.tolerance > 0 or rank < down.shape[0]:
-        up, down, lost = truncate(up, down, rank, plan.recipe.tolerance)
+    pieces = list(zip(stack.load(group), target.coefficients, target.entries, strict=True))
+    pieces.sort(key=lambda piece: plan.sources[piece[2]].preserve)
+    up, down = stacked([delta for delta, _, _ in pieces], [factor for _, factor, _ in pieces])
+    kept = sum(delta.rank for delta, _, entry in pieces if plan.sources[entry].preserve)
+    up, down, kept, lost = reduced(up, down, kept, plan.recipe.rank, plan.recipe.tolerance)
     cast_up, cast_down, off = rounded(group.target, up, down, dtype, target.norm)
-    return Patch(group.target, group.shape, cast_up, cast_down, hypot(lost, off))
+    return Patch(group.target, group.shape, cast_up, cast_down, hypot(lost, off), kept)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ProofError, SaveError
-from ..core.linalg import truncate
+from ..core.linalg import product_norm, truncate
 from ..lora.target import Target
 
 
@@ -21,6 +21,7 @@ class Patch:
         up: `(o, r)` in the recipe's dtype.
         down: `(r, i)`, flattened like a delta's.
         error: Frobenius norm of what rounding and truncation took, relative to the planned result.
+        kept: how many of the last directions are those of preserved LoRAs.
     """
 
     target: Target
@@ -28,6 +29,7 @@ class Patch:
     up: Tensor
     down: Tensor
     error: float
+    kept: int = 0
 
     @property
     def rank(self) -> int:
@@ -51,14 +53,46 @@ def shaped(patch: Patch, gain: float, rank: int) -> Patch:
         raise SaveError(f"The gain is {gain}; it must be a number.")
     if gain == 1.0 and not 0 < rank < patch.rank:
         return patch
-    up, down, lost = patch.up.float(), patch.down.float(), 0.0
-    if 0 < rank < patch.rank:
-        up, down, lost = truncate(up, down, rank, 0.0)
+    up, down, kept, lost = reduced(patch.up.float(), patch.down.float(), patch.kept, rank, 0.0)
     # Half of the gain to each factor, the down's half a power of two: neither runs out of range.
     share = 2.0 ** round(log2(abs(gain)) / 2) if gain else 1.0
     up, down = up * (gain / share), down * share
     cast_up, cast_down, off = rounded(patch.target, up, down, patch.up.dtype, _norm(up, down))
-    return replace(patch, up=cast_up, down=cast_down, error=hypot(patch.error, lost) + off)
+    return replace(patch, up=cast_up, down=cast_down, error=hypot(patch.error, lost) + off, kept=kept)
+
+
+def reduced(
+    up: Tensor, down: Tensor, kept: int, rank: int, tolerance: float
+) -> tuple[Tensor, Tensor, int, float]:
+    """Factors of a smaller rank. What was preserved stays exactly, if the rank leaves room for more.
+
+    Args:
+        up: `(o, r)` float32.
+        down: `(r, i)` float32.
+        kept: how many of the last directions are preserved.
+        rank: at most this rank, 0 for what a weight of this size can have.
+        tolerance: the relative error that a smaller rank may cost.
+
+    Returns:
+        `up`, `down`, how many of the last directions are still preserved ones, the relative error left.
+    """
+    limit, blended = min(up.shape[0], down.shape[1]), down.shape[0] - kept
+    most = min(rank or limit, limit)
+    is_binding = most < min(limit, down.shape[0])
+    lost = 0.0
+    if 0 < kept < most and blended and (is_binding or tolerance > 0):
+        whole, part = product_norm(up, down), product_norm(up[:, :blended], down[:blended])
+        share = part / whole if whole > 0 else 1.0
+        room = most - kept if is_binding else None
+        short_up, short_down, off = truncate(
+            up[:, :blended], down[:blended], room, tolerance / share if share > 0 else 0.0
+        )
+        up, down = torch.cat([short_up, up[:, blended:]], 1), torch.cat([short_down, down[blended:]])
+        lost, tolerance = off * share, 0.0
+    if tolerance > 0 or most < down.shape[0]:
+        up, down, off = truncate(up, down, most, tolerance)
+        kept, lost = 0, hypot(lost, off)
+    return up, down, kept, lost
 
 
 def rounded(
