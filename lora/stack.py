@@ -122,7 +122,9 @@ def _added(ones: Sequence[Entry]) -> Entry:
     # Rounded once, at the end: the sum does not depend on the order.
     strength, clip = fsum(one.strength for one in ones), fsum(one.strength_on_clip for one in ones)
     has_clip = any(one.clip_strength is not None for one in ones)
-    return replace(ones[0], strength=strength, clip_strength=clip if has_clip else None)
+    # Of several names for one content the first by alphabet, whatever the order.
+    first = min(ones, key=lambda one: one.file.label)
+    return replace(first, strength=strength, clip_strength=clip if has_clip else None)
 
 
 def _without_idle(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
@@ -231,7 +233,13 @@ def _report_unmatched(
 
 
 def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model | None) -> str:
-    first = next((name for entry in entries for name in entry.file.modules), "none")
+    names = [name for entry in entries for name in entry.file.modules]
+    if model and not model.has_clip and names and all(map(_is_text, names)):
+        return (
+            f"Nothing can be merged: all {len(names)} modules of the stack, the first `{names[0]}`, are for text"
+            " encoders, and no CLIP is connected. Connect the CLIP."
+        )
+    first = names[0] if names else "none"
     found = f"LoRAs for {family.title}" if family else "modules such as"
     where = "the model has none of their targets" if model else "no target is left"
     return (
