@@ -300,7 +300,8 @@ def tensors_in_memory(
         for name, value in tensors.items()
     }
     kept = dict(tensors)
-    return TensorFile(path, infos, metadata, size_bytes, lambda info: kept[info.name])
+    # Whoever hands them over may hold them on a GPU, or train them.
+    return TensorFile(path, infos, metadata, size_bytes, lambda info: kept[info.name].detach().cpu())
 
 
 def write_tensors(
