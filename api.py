@@ -221,7 +221,7 @@ class Merged:
             shaped(patch, told.clip_gain if patch.target.is_clip else told.gain, told.rank)
             for patch in self.patches
         ]
-        return named(louder, told.naming, self.stack.family, self.stack.spellings)
+        return named(louder, told.naming, self.stack.family, self.stack.spellings, self.stack.height)
 
 
 def saved_path(path: Path | str) -> Path:

@@ -70,12 +70,14 @@ class Table:
 
     def _route(self, name: str) -> Route | None:
         route = led(name, self.family, self.model)
-        if route is not None or self.model is not None:
+        if route is None and self.model is None:
+            route = Route(Target(keys.loose_name(name)))
+        elif route is None or route.target.part is None or keys.spell(route.target, "comfyui", self.family):
             return route
-        target = Target(keys.loose_name(name))
         # Of several spellings the one that most readers know, whatever the order of the stack.
-        self.spellings[target] = min(name, self.spellings.get(target, name), key=_strangeness)
-        return Route(target)
+        known = self.spellings.get(route.target, name)
+        self.spellings[route.target] = min(name, known, key=_strangeness)
+        return route
 
     def _once(
         self, file: LoraFile, weight: str, found: Sequence[Placed], doubles: list[tuple[str, str]]
@@ -157,7 +159,10 @@ class Table:
         axis = parts[0].axis
         whole = weight_shape[axis] if weight_shape else 0
         whole = whole or (keys.rows(weight, self.family) if self.family and axis == 0 else 0)
-        whole = whole or max(part.start + part.length for part in parts)
+        whole = whole or max(
+            part.start + part.length if part else contribution.module.shape[axis]
+            for part, contribution in found
+        )
         count = len(self._problems)
         for part, contribution in found:
             size, shape = (part.length if part else whole), contribution.module.shape

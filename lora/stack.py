@@ -31,7 +31,7 @@ class Stack:
         groups: model targets first, then text encoders, each by name.
         family: the family all entries agree on, or None.
         model: what the host knows of the base model, or None.
-        spellings: a name from the files for targets that no family names.
+        spellings: names from the files for targets that no family names.
         unmatched: per entry, the modules that the model does not have.
         notes: what the user should know, in sentences.
     """
@@ -50,6 +50,12 @@ class Stack:
         if route is None and self.model is None:
             return Target(keys.loose_name(name))
         return route.target if route else None
+
+    def height(self, weight: str) -> int:
+        """The rows of a whole weight, as the model or the family has them; 0 if neither is known."""
+        if self.model is not None and (shape := self.model.shapes.get(weight)):
+            return shape[0]
+        return keys.rows(weight, self.family) if self.family else 0
 
     def release(self) -> None:
         """Give the memory of mapped files back; they are mapped again when they are read."""
@@ -86,6 +92,8 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
         raise StackError("The stack is empty: name at least one LoRA with a strength other than 0.")
     _refuse_unread(kept, partial, notes)
     family = _common_family(kept)
+    if family is not None and model is not None and not _has_names_of(model, family, kept):
+        family = None
     table = Table(family, model)
     for index, entry in enumerate(kept):
         table.add(index, entry)
@@ -187,6 +195,16 @@ def _common_family(entries: Sequence[Entry]) -> Family | None:
         f" LoRAs of"
         " one family."
     )
+
+
+def _has_names_of(model: Model, family: Family, entries: Sequence[Entry]) -> bool:
+    """Whether the model's weights go by the family's names: those of SD 3 are others, though its LoRAs in
+    diffusers' names look like Flux's.
+    """
+    routes = (keys.resolve(name, model.known) for entry in entries for name in entry.file.modules)
+    led_to = {route.target.weight for route in routes if route and not route.target.is_clip}
+    named = {route.target.weight for route in keys.key_map(family).values()}
+    return 2 * len(led_to & named) >= len(led_to)
 
 
 def _is_text(name: str) -> bool:

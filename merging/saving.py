@@ -57,10 +57,21 @@ class Named:
 
 
 def named(
-    patches: Sequence[Patch], naming: str, family: Family | None, spellings: Mapping[Target, str]
+    patches: Sequence[Patch],
+    naming: str,
+    family: Family | None,
+    spellings: Mapping[Target, str],
+    height: Callable[[str], int],
 ) -> list[Named]:
     """Patches under their names in a naming; fused weights are split, or parts joined, where it asks for
     that.
+
+    Args:
+        patches: all of a merge.
+        naming: `comfyui`, `kohya` or `diffusers`.
+        family: of the stack, or None.
+        spellings: names for targets that no family names.
+        height: the rows of a whole weight, 0 if they are not known.
 
     Raises:
         RecipeError: there is no such naming.
@@ -73,7 +84,7 @@ def named(
         by_weight.setdefault(patch.target.weight, []).append(patch)
     made: list[Named] = []
     for found in by_weight.values():
-        made += _named_weight(found, naming, family, spellings)
+        made += _named_weight(found, naming, family, spellings, height)
     _refuse_twins(made)
     if family is None:
         return made
@@ -86,7 +97,11 @@ def named(
 
 
 def _named_weight(
-    found: Sequence[Patch], naming: str, family: Family | None, spellings: Mapping[Target, str]
+    found: Sequence[Patch],
+    naming: str,
+    family: Family | None,
+    spellings: Mapping[Target, str],
+    height: Callable[[str], int],
 ) -> list[Named]:
     names = [_spell(patch.target, naming, family, spellings) for patch in found]
     if all(names):
@@ -98,8 +113,10 @@ def _named_weight(
         names = [_spell(piece.target, naming, family, spellings) for piece in pieces]
         if pieces and all(names):
             return [Named(name, piece) for name, piece in zip(names, pieces, strict=True) if name]
-    elif (whole := _spell(Target(weight), naming, family, spellings)) and family:
-        return [Named(whole, _joined(weight, found, family))]
+    elif (whole := _spell(Target(weight), naming, family, spellings)) and (rows := height(weight)):
+        return [Named(whole, _joined(weight, found, rows))]
+    if naming == "comfyui":
+        raise SaveError(f"The parts of {weight} have no names of their own, and its height is not known.")
     raise SaveError(
         f"{weight} has no name in {naming} naming. Save with `comfyui` naming, which names every target."
     )
@@ -117,10 +134,9 @@ def _row_part(patch: Patch, part: Part) -> Patch:
     return Patch(Target(patch.target.weight, part), shape, up, patch.down, patch.error)
 
 
-def _joined(weight: str, found: Sequence[Patch], family: Family) -> Patch:
+def _joined(weight: str, found: Sequence[Patch], rows: int) -> Patch:
     """Parts of one weight as one patch: ups in blocks, downs one below the other; exact, ranks add up."""
     parts = [patch.target.part for patch in found]
-    rows = keys.rows(weight, family)
     rank = sum(patch.rank for patch in found)
     up = found[0].up.new_zeros(rows, rank)
     at = 0
