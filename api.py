@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -13,11 +14,13 @@ from .analysis.similarity import Measured
 from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
+from .lora import keys
 from .lora.file import LoraFile, open_lora
+from .lora.formats import Module
 from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.engine import execute
-from .merging.metadata import Described, describe, described
+from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan
 from .merging.recipe import Recipe
@@ -208,7 +211,7 @@ class Merged:
             ProofError: what was written is not what was merged; nothing was replaced.
         """
         with one_thread():
-            told = Described(self.plan.recipe, naming, gain, clip_gain, rank)
+            told = Described(self.plan.recipe, naming, gain, clip_gain, rank, **host_of(self.stack))
             pieces = self._pieces(told)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
@@ -266,9 +269,45 @@ def verify(
         if told is None:
             raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
         recipe = told.recipe
-    merged = merge(stack, recipe, progress=progress)
-    pieces = merged._pieces(told or Described(recipe))
-    missing = [piece.name for piece in pieces if piece.name not in saved.modules]
+    told = told or Described(recipe)
+    merged = merge(_as_hosted(stack, told), recipe, progress=progress)
+    pieces = merged._pieces(told)
+    read_error, where = max(
+        (difference(saved.load(module), piece), str(piece.patch.target))
+        for piece, module in zip(pieces, _counterparts(saved, merged, pieces), strict=True)
+    )
+    if read_error > allowed_difference(merged.patches[0].up.dtype):
+        raise ProofError(
+            f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
+        )
+    worst = max(merged.patches, key=lambda patch: patch.error)
+    return Proof(
+        Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
+    )
+
+
+def _as_hosted(stack: StackLike, told: Described) -> StackLike:
+    """The entries without the modules that the model of the merge, in a host, did not have."""
+    if isinstance(stack, Stack) or (told.has_clip and not told.left_out):
+        return stack
+    hosted, left_out = [], set(told.left_out)
+    for entry in map(_entry, stack):
+        text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
+        hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
+    return hosted
+
+
+def _counterparts(saved: LoraFile, merged: Merged, pieces: Sequence[Named]) -> list[Module]:
+    """The module of a saved file for each piece of a merge.
+
+    Raises:
+        ProofError: a module or a tensor is missing, or too many.
+    """
+    path = saved.tensors.path
+    # A host's model has names of its own for what merges here by module name alone.
+    led_to = {merged.stack.lead(name): module for name, module in saved.modules.items()}
+    found = [saved.modules.get(piece.name) or led_to.get(piece.patch.target) for piece in pieces]
+    missing = [piece.name for piece, module in zip(pieces, found, strict=True) if module is None]
     if missing or len(saved.modules) != len(pieces):
         raise ProofError(
             f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}"
@@ -279,16 +318,4 @@ def verify(
         raise ProofError(
             f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
         )
-    found = []
-    for piece in pieces:
-        delta = saved.load(saved.modules[piece.name])
-        found.append((difference(delta, piece), str(piece.patch.target)))
-    read_error, where = max(found)
-    if read_error > allowed_difference(merged.patches[0].up.dtype):
-        raise ProofError(
-            f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
-        )
-    worst = max(merged.patches, key=lambda patch: patch.error)
-    return Proof(
-        Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
-    )
+    return [module for module in found if module is not None]

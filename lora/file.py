@@ -1,7 +1,8 @@
 """One LoRA file: its modules, and an account of every tensor in it."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,6 +64,13 @@ class LoraFile:
         if self.path is not None:
             return file_sha256(self.path)
         return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
+
+    def without(self, names: Collection[str]) -> "LoraFile":
+        """The same file, its content's hash included, as if some modules were not in it."""
+        narrowed = copy(self)
+        kept = {name: module for name, module in self.modules.items() if name not in names}
+        narrowed.modules = MappingProxyType(kept)
+        return narrowed
 
     def load(self, module: Module) -> LowRank:
         """The delta of one module, in factors.

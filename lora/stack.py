@@ -207,16 +207,12 @@ def _has_names_of(model: Model, family: Family, entries: Sequence[Entry]) -> boo
     return 2 * len(led_to & named) >= len(led_to)
 
 
-def _is_text(name: str) -> bool:
-    return Target(keys.loose_name(name)).is_clip
-
-
 def _refuse_strangers(entries: Sequence[Entry], unmatched: Sequence[Sequence[str]]) -> None:
     """Stop where a LoRA has a part for the model, and none of it has a place there."""
     strangers = []
     for entry, names in zip(entries, unmatched, strict=True):
-        lost = {name for name in names if not _is_text(name)}
-        if lost and all(name in lost or _is_text(name) for name in entry.file.modules):
+        lost = {name for name in names if not keys.is_text(name)}
+        if lost and all(name in lost or keys.is_text(name) for name in entry.file.modules):
             families = entry.file.families
             found = f"for {families[0].title}" if families else "of an architecture unknown here"
             strangers.append(
@@ -234,7 +230,7 @@ def _report_unmatched(
 ) -> None:
     for entry, names in zip(entries, unmatched, strict=True):
         label, total = entry.file.label, len(entry.file.modules)
-        text = [name for name in names if _is_text(name)]
+        text = [name for name in names if keys.is_text(name)]
         if text and not model.has_clip:
             names = [name for name in names if name not in set(text)]
             notes.append(
@@ -252,7 +248,7 @@ def _report_unmatched(
 
 def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model | None) -> str:
     names = [name for entry in entries for name in entry.file.modules]
-    if model and not model.has_clip and names and all(map(_is_text, names)):
+    if model and not model.has_clip and names and all(map(keys.is_text, names)):
         return (
             f"Nothing can be merged: all {len(names)} modules of the stack, the first `{names[0]}`, are for text"
             " encoders, and no CLIP is connected. Connect the CLIP."

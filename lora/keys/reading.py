@@ -91,6 +91,11 @@ def loose_name(name: str) -> str:
     return component + flat(path)
 
 
+def is_text(name: str) -> bool:
+    """Whether a module's name, in any spelling, is of a text encoder."""
+    return bool(_strip(name).encoder)
+
+
 def _strip(name: str) -> _Stripped:
     """Take a name apart; an encoder that is not named goes by its number, or by the inner names of T5."""
     name = name.replace(".default.", ".").removesuffix(".default")
