@@ -20,6 +20,7 @@ from .lora.formats import Module
 from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.engine import execute
+from .merging.fit import HEADER_BYTES, fitted
 from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan
@@ -157,6 +158,34 @@ def merge(
     return Merged(built, decided, measured, patches)
 
 
+def rewrite(
+    path: Path | str,
+    *,
+    rank: int = 0,
+    tolerance: float = 0.0,
+    dtype: str = "auto",
+    model: Model | None = None,
+    progress: Progress = silent,
+) -> "Merged":
+    """One LoRA as it is, ready to be saved in another naming, rank, size or dtype.
+
+    Args:
+        path: the file.
+        rank: at most this rank for every target, 0 for its own.
+        tolerance: the relative error a smaller rank may cost.
+        dtype: of the result; `auto` is the file's own.
+        model: what a host knows of the base model.
+        progress: told after every target.
+
+    Raises:
+        FileError: the file cannot be read.
+        StackError: part of it cannot be read.
+        RecipeError: rank, tolerance or dtype is not allowed.
+    """
+    recipe = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
+    return merge([Entry(open_lora(path))], recipe, model=model, progress=progress)
+
+
 class Merged:
     """A finished merge: an iterable of patches that can report on itself and be saved.
 
@@ -194,6 +223,7 @@ class Merged:
         gain: float = 1.0,
         clip_gain: float = 1.0,
         rank: int = 0,
+        size_bytes: int = 0,
         notes: dict[str, str] | None = None,
     ) -> Proof:
         """Write the merged LoRA and prove that the file equals the merge.
@@ -204,6 +234,7 @@ class Merged:
             gain: a factor on the model's targets, baked in.
             clip_gain: a factor on the text encoders' targets, baked in.
             rank: at most this rank for every target, 0 for the merge's own.
+            size_bytes: at most this size of the file, 0 for what it takes; the directions that carry most stay.
             notes: more metadata.
 
         Raises:
@@ -211,7 +242,11 @@ class Merged:
             ProofError: what was written is not what was merged; nothing was replaced.
         """
         with one_thread():
-            told = Described(self.plan.recipe, naming, gain, clip_gain, rank, **host_of(self.stack))
+            hosted = host_of(self.stack)
+            told_texts = [*(notes or {}).items(), *((name, "") for name in hosted["left_out"])]
+            words = sum(len(name.encode()) + len(text.encode()) + 8 for name, text in told_texts)
+            room = max(1, size_bytes - words - HEADER_BYTES) if size_bytes else 0
+            told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room, **hosted)
             pieces = self._pieces(told)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
@@ -224,7 +259,11 @@ class Merged:
             shaped(patch, told.clip_gain if patch.target.is_clip else told.gain, told.rank)
             for patch in self.patches
         ]
-        return named(louder, told.naming, self.stack.family, self.stack.spellings, self.stack.height)
+        pieces = named(louder, told.naming, self.stack.family, self.stack.spellings, self.stack.height)
+        if not told.size_bytes:
+            return pieces
+        cut = fitted([piece.patch for piece in pieces], told.size_bytes)
+        return [replace(piece, patch=patch) for piece, patch in zip(pieces, cut, strict=True)]
 
 
 def saved_path(path: Path | str) -> Path:
@@ -276,7 +315,7 @@ def verify(
         (difference(saved.load(module), piece), str(piece.patch.target))
         for piece, module in zip(pieces, _counterparts(saved, merged, pieces), strict=True)
     )
-    if read_error > allowed_difference(merged.patches[0].up.dtype):
+    if read_error > allowed_difference(merged.patches[0].dtype):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
         )
@@ -305,17 +344,19 @@ def _counterparts(saved: LoraFile, merged: Merged, pieces: Sequence[Named]) -> l
     """
     path = saved.tensors.path
     # A host's model has names of its own for what merges here by module name alone.
-    led_to = {merged.stack.lead(name): module for name, module in saved.modules.items()}
-    found = [saved.modules.get(piece.name) or led_to.get(piece.patch.target) for piece in pieces]
-    missing = [piece.name for piece, module in zip(pieces, found, strict=True) if module is None]
-    if missing or len(saved.modules) != len(pieces):
-        raise ProofError(
-            f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}"
-            + (f"; the first one missing is `{missing[0]}`." if missing else ".")
-        )
+    by_target = {merged.stack.lead(name): name for name in saved.modules}
+    names = [
+        piece.name if piece.name in saved.modules else by_target.get(piece.patch.target, "")
+        for piece in pieces
+    ]
+    missing = [piece.name for piece, name in zip(pieces, names, strict=True) if not name]
+    extra = sorted(saved.modules.keys() - set(names))
+    if missing or extra:
+        first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
+        raise ProofError(f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}.")
     strange = [account.tensor for account in saved.accounts if account.state != "used"]
     if strange:
         raise ProofError(
             f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
         )
-    return [module for module in found if module is not None]
+    return [saved.modules[name] for name in names]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..lora.factors import LowRank
+from ..lora.factors import Delta, LowRank
+from ..lora.full import Kron
 from ..lora.stack import Stack
 from ..lora.target import Target
 
@@ -39,12 +40,40 @@ class Measured:
     effective_rank: tuple[float, ...] = ()
 
 
-def gram_matrix(deltas: Sequence[LowRank]) -> Tensor:
+def gram_matrix(deltas: Sequence[Delta]) -> Tensor:
     """The dot products of deltas on one target.
 
     Returns:
         `(n, n)` float64. A row is not finite if its factors are not.
     """
+    thin = [delta for delta in deltas if isinstance(delta, LowRank)]
+    if len(thin) == len(deltas):
+        return _thin_gram(thin)
+    gram = torch.zeros(len(deltas), len(deltas), dtype=torch.float64)
+    for a, one in enumerate(deltas):
+        for b, other in enumerate(deltas[: a + 1]):
+            gram[a, b] = gram[b, a] = dot(one, other)
+    return gram
+
+
+def dot(one: Delta, other: Delta) -> float:
+    """The dot product of two deltas on one target, in the cheapest exact way."""
+    if isinstance(other, LowRank) and not isinstance(one, LowRank):
+        one, other = other, one
+    if isinstance(one, LowRank) and isinstance(other, LowRank):
+        products = (one.up.T.float() @ other.up.float()).double() * (one.down.float() @ other.down.T.float())
+        return float(products.sum()) * one.scale * other.scale
+    if isinstance(one, Kron) and isinstance(other, Kron) and one.a.shape == other.a.shape:
+        outer = float((one.a.double() * other.a.double()).sum())
+        return outer * float((one.b.double() * other.b.double()).sum()) * one.scale * other.scale
+    if isinstance(one, LowRank):
+        # ⟨U D, X⟩ = Σ (Uᵀ X) ∘ D
+        product = (one.up.T.float() @ other.flat()).double() * one.down
+        return float(product.sum()) * one.scale
+    return float((one.flat().double() * other.flat()).sum())
+
+
+def _thin_gram(deltas: Sequence[LowRank]) -> Tensor:
     up = torch.cat([delta.up.float() for delta in deltas], 1)
     down = torch.cat([delta.down.float() for delta in deltas])
     products = (up.T @ up).double() * (down @ down.T)

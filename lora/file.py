@@ -1,7 +1,7 @@
 """One LoRA file: its modules, and an account of every tensor in it."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from ..core.errors import FileError
 from ..core.hashing import file_sha256, tensors_sha256
 from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_memory
 from . import keys
-from .factors import LowRank
+from .factors import Delta
 from .formats import FORMATS, Format, Module, Problem, others
 
 SHOWN = 4
@@ -37,7 +37,7 @@ class LoraFile:
         label: what messages and reports call it.
         path: where it lies; None for tensors in memory.
         tensors: the open file.
-        modules: name in the file → module, in the file's order.
+        modules: key → module, in the file's order; the key is the name in the file, with `.bias` for biases.
         unread: modules that are recognised but not read, with the reason.
         accounts: one for every tensor of the file.
         families: the model families its names and shapes may belong to, the likeliest first.
@@ -51,8 +51,7 @@ class LoraFile:
         grouped, rest = _grouped(tensors.infos)
         self.modules, self.unread, self.accounts = _recognised(label, tensors, grouped, rest)
         shapes = {
-            name: (module.roles["up"].shape, module.roles["down"].shape)
-            for name, module in self.modules.items()
+            module.name: module.widths for module in self.modules.values() if module.parameter == "weight"
         }
         self.families = keys.candidates(shapes)
 
@@ -72,13 +71,17 @@ class LoraFile:
         narrowed.modules = MappingProxyType(kept)
         return narrowed
 
-    def load(self, module: Module) -> LowRank:
-        """The delta of one module, in factors.
+    def load(self, module: Module, base: Tensor | None = None) -> Delta:
+        """The delta of one module.
+
+        Args:
+            module: of this file.
+            base: the base weight, `(o, *rest)` float32, for a module whose effect depends on it.
 
         Raises:
             FileError: the tensors cannot be read.
         """
-        return _format(module.format).load(module, self.tensors)
+        return _format(module.format).load(module, self.tensors, base)
 
 
 def open_lora(path: Path | str) -> LoraFile:
@@ -136,17 +139,21 @@ def _recognised(
         if twice:
             damage.append(Problem(name, f"has its {twice} twice", is_damage=True))
             continue
-        made = next((made for one in FORMATS if (made := one.recognise(name, roles))), None)
-        if name in foreign_modules and isinstance(made, Module):
-            made = Problem(name, f"also has {foreign_modules[name]}, which is not read", is_damage=False)
-        if isinstance(made, Module):
-            modules[name] = made
-            accounts += (Account(info.name, "used") for info in roles.values())
-        elif made is None:
-            accounts += _strays(roles, foreign_modules.get(name))
-        else:
-            (damage if made.is_damage else unread).append(made)
-            accounts += (Account(info.name, "skipped", made.text) for info in roles.values())
+        for made in _modules(name, roles):
+            if isinstance(made, Module) and made.key in modules:
+                first = modules[made.key].format
+                reason = f"the module has a `{first}` too, which is what ComfyUI takes"
+                accounts += (Account(info.name, "skipped", reason) for info in made.roles.values())
+                roles = {role: info for role, info in roles.items() if role not in made.roles}
+            elif isinstance(made, Module):
+                modules[made.key] = made
+                accounts += (Account(info.name, "used") for info in made.roles.values())
+                roles = {role: info for role, info in roles.items() if role not in made.roles}
+            else:
+                (damage if made.is_damage else unread).append(made)
+                accounts += (Account(info.name, "skipped", made.text) for info in roles.values())
+                roles = {}
+        accounts += _strays(roles, foreign_modules.get(name))
     if damage:
         raise _damaged(label, tensors, damage)
     for name in rest:
@@ -154,7 +161,7 @@ def _recognised(
             accounts.append(Account(name, "skipped", f"{foreign[name][1]}: not read"))
         else:
             accounts.append(Account(name, "unknown"))
-    listed = {problem.name for problem in unread} | modules.keys()
+    listed = {problem.name for problem in unread}
     unread += (
         Problem(module, f"is stored as {what}, which this version does not read", is_damage=False)
         for module, what in foreign_modules.items()
@@ -163,6 +170,16 @@ def _recognised(
     if not modules and not unread:
         raise _not_a_lora(label, tensors)
     return MappingProxyType(modules), tuple(unread), tuple(accounts)
+
+
+def _modules(name: str, roles: Mapping[str, TensorInfo]) -> Iterator[Module | Problem]:
+    """What the tensors under one name make up: formats take theirs in order, until a problem stops them."""
+    for one in FORMATS:
+        while roles and (made := one.recognise(name, roles)):
+            yield made
+            if isinstance(made, Problem):
+                return
+            roles = {role: info for role, info in roles.items() if role not in made.roles}
 
 
 def _strays(roles: Mapping[str, TensorInfo], foreign: str | None) -> list[Account]:

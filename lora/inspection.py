@@ -110,7 +110,7 @@ def inspect_file(path: Path | str, *, read_alphas: bool = True) -> Inspection:
         dtypes=dict(Counter(module.dtype for module in file.modules.values()).most_common()),
         model_count=sum(not target.is_clip for target in targets),
         clip_count=sum(target.is_clip for target in targets),
-        convolution_count=sum(len(module.shape) > 2 for module in file.modules.values()),
+        convolution_count=sum(len(module.shape or ()) > 2 for module in file.modules.values()),
         used_count=sum(one.state == "used" for one in file.accounts),
         skipped=dict(skipped.most_common()),
         unknown=unknown,

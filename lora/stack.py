@@ -11,13 +11,15 @@ from math import fsum, isfinite
 
 from ..core.errors import StackError
 from . import keys
-from .entries import Contribution, Entry, Group, Model
-from .factors import LowRank
+from .entries import Contribution, Entry, Group, Model, no_base
+from .factors import Delta
+from .formats import Problem
 from .grouping import Table, led
 from .keys import Family
 from .target import Target
 
 RELEASE_EVERY = 64
+BIAS = ".bias"
 
 __all__ = ["Contribution", "Entry", "Group", "Model", "Stack", "build_stack"]
 
@@ -45,7 +47,9 @@ class Stack:
     notes: tuple[str, ...]
 
     def lead(self, name: str) -> Target | None:
-        """Where a module's name leads: the way of the model, of the family, or by the name alone."""
+        """Where a module's key leads: the way of the model, of the family, or by the name alone."""
+        if name.endswith(BIAS) and (whole := self.lead(name.removesuffix(BIAS))):
+            return Target(whole.weight + BIAS, whole.part)
         route = led(name, self.family, self.model)
         if route is None and self.model is None:
             return Target(keys.loose_name(name))
@@ -70,9 +74,9 @@ class Stack:
                 self.release()
         self.release()
 
-    def load(self, group: Group) -> list[LowRank]:
+    def load(self, group: Group) -> list[Delta]:
         """The deltas of one group, in factors, in the order of its contributions."""
-        return [one.load(self.entries[one.entry].file) for one in group.contributions]
+        return [one.load(self.entries[one.entry].file, self.model) for one in group.contributions]
 
 
 def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: bool = False) -> Stack:
@@ -90,7 +94,7 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
     kept = _without_idle(_added_up(entries, notes), notes)
     if not kept:
         raise StackError("The stack is empty: name at least one LoRA with a strength other than 0.")
-    _refuse_unread(kept, partial, notes)
+    _refuse_unread(kept, model, partial, notes)
     family = _common_family(kept)
     if family is not None and model is not None and not _has_names_of(model, family, kept):
         family = None
@@ -145,12 +149,12 @@ def _without_idle(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     return kept
 
 
-def _refuse_unread(entries: Sequence[Entry], partial: bool, notes: list[str]) -> None:
+def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool, notes: list[str]) -> None:
     sentences = []
     for entry in entries:
-        unread = entry.file.unread
+        unread = [*entry.file.unread, *_without_base(entry, model)]
         if unread:
-            total = len(unread) + len(entry.file.modules)
+            total = len(entry.file.unread) + len(entry.file.modules)
             first = unread[0]
             sentences.append(
                 f"`{entry.file.label}`: {len(unread)} of {total} modules are not read; `{first.name}`"
@@ -170,6 +174,21 @@ def _refuse_unread(entries: Sequence[Entry], partial: bool, notes: list[str]) ->
             + ". Take those LoRAs out, or allow a partial merge (`--partial`)."
         )
     notes += (f"{sentence}; a partial merge was asked for." for sentence in sentences)
+
+
+def _without_base(entry: Entry, model: Model | None) -> list[Problem]:
+    """The modules whose effect depends on base weights, where there are none."""
+    if model is not None and model.base is not no_base:
+        return []
+    return [
+        Problem(
+            module.name,
+            f"comes with {module.base_reason}, whose effect depends on the base weight; give it with `--base`",
+            is_damage=False,
+        )
+        for module in entry.file.modules.values()
+        if module.base_reason
+    ]
 
 
 def _common_family(entries: Sequence[Entry]) -> Family | None:

@@ -1,6 +1,7 @@
 """Runs a plan, target by target: a generator of patches, one target in memory at a time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import hypot
 
 import torch
@@ -8,9 +9,9 @@ import torch
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
-from ..lora.factors import stacked
 from ..lora.stack import Group, Stack
-from .patch import Patch, reduced, rounded
+from .combine import combined_keeping
+from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -54,10 +55,10 @@ def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
 
 
 def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: torch.dtype) -> Patch:
-    pieces = list(zip(stack.load(group), target.coefficients, target.entries, strict=True))
-    pieces.sort(key=lambda piece: plan.sources[piece[2]].preserve)
-    up, down = stacked([delta for delta, _, _ in pieces], [factor for _, factor, _ in pieces])
-    kept = sum(delta.rank for delta, _, entry in pieces if plan.sources[entry].preserve)
-    up, down, kept, lost = reduced(up, down, kept, plan.recipe.rank, plan.recipe.tolerance)
-    cast_up, cast_down, off = rounded(group.target, up, down, dtype, target.norm)
-    return Patch(group.target, group.shape, cast_up, cast_down, hypot(lost, off), kept)
+    recipe = plan.recipe
+    is_kept = [plan.sources[entry].preserve for entry in target.entries]
+    delta, kept, lost = combined_keeping(
+        stack.load(group), target.coefficients, is_kept, recipe.rank, recipe.tolerance
+    )
+    made = rounded(group.target, replace(delta, shape=group.shape), dtype, target.norm)
+    return replace(made, error=hypot(lost, made.error), kept=kept)

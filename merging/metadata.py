@@ -44,6 +44,7 @@ class Described:
     gain: float = 1.0
     clip_gain: float = 1.0
     rank: int = 0
+    size_bytes: int = 0
     has_clip: bool = True
     left_out: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
@@ -104,9 +105,16 @@ def described(metadata: Mapping[str, str]) -> Described | None:
         recipe = Recipe.parse(metadata[_RECIPE], "the recipe in the file's header")
         sources = _sources(metadata.get(_SOURCES, "[]"))
         gains = float(saved["gain"]), float(saved["clip_gain"])
-        rank, has_clip = int(saved.get("rank", 0)), saved.get("has_clip") is not False
-        left_out = tuple(map(str, saved.get("left_out", ())))
-        return Described(recipe, str(saved["naming"]), *gains, rank, has_clip, left_out, sources)
+        return Described(
+            recipe,
+            str(saved["naming"]),
+            *gains,
+            rank=int(saved.get("rank", 0)),
+            size_bytes=int(saved.get("size_bytes", 0)),
+            has_clip=saved.get("has_clip") is not False,
+            left_out=tuple(map(str, saved.get("left_out", ()))),
+            sources=sources,
+        )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, RecipeError):
         return None
 

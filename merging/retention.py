@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from ..analysis.blocks import block_of
-from ..analysis.similarity import Measured, gram_matrix
-from ..lora.factors import LowRank
+from ..analysis.similarity import Measured, dot
 from ..lora.stack import Group, Stack
 from .patch import Patch
 from .plan import Plan, TargetPlan
@@ -66,8 +65,8 @@ def _projected(stack: Stack, group: Group, target: TargetPlan, one: Measured, pa
     """`⟨M, Δ_k⟩`, `(n,)`: of what was planned, or of the patch, where a smaller rank made it another one."""
     if patch.error < NOTICEABLE:
         return one.gram @ torch.tensor(target.coefficients, dtype=torch.float64)
-    result = LowRank(patch.up, patch.down, 1.0, patch.shape)
-    return gram_matrix([result, *stack.load(group)])[0, 1:]
+    found = [dot(patch.delta, delta) for delta in stack.load(group)]
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def _share(top: float, bottom: float) -> float:

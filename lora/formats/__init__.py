@@ -5,11 +5,14 @@ First to recognise wins. What no format here claims is told apart into *known* (
 *unknown*; nothing passes unmentioned.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from torch import Tensor
+
 from ...core.tensorfile import TensorFile, TensorInfo
-from ..factors import LowRank
-from . import lora, others
+from ..factors import Delta
+from . import diff, lora, others
 from .module import Module, Problem
 
 
@@ -24,16 +27,19 @@ class Format(Protocol):
         ...
 
     @staticmethod
-    def recognise(name: str, roles: dict[str, TensorInfo]) -> "Module | Problem | None":
-        """The module that these tensors make up, what is wrong with them, or None if another format's."""
+    def recognise(name: str, roles: Mapping[str, TensorInfo]) -> "Module | Problem | None":
+        """The module that these tensors make up, what is wrong with them, or None if another format's.
+
+        Roles that the module does not take are offered to the formats behind.
+        """
         ...
 
     @staticmethod
-    def load(module: Module, tensors: TensorFile) -> LowRank:
-        """The module's delta, in factors."""
+    def load(module: Module, tensors: TensorFile, base: Tensor | None) -> Delta:
+        """The module's delta; `base` is the base weight, None unless the module has a `base_reason`."""
         ...
 
 
-FORMATS: tuple[Format, ...] = (lora,)  # type: ignore[assignment]
+FORMATS: tuple[Format, ...] = (diff, lora)  # type: ignore[assignment]
 
 __all__ = ["FORMATS", "Format", "Module", "Problem", "others"]

@@ -4,9 +4,11 @@
 """
 
 import re
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
+from torch import Tensor
 
 from ...core.errors import FileError
 from ...core.tensorfile import TensorFile, TensorInfo
@@ -54,7 +56,7 @@ def split(tensor_name: str) -> tuple[str, str] | None:
     return None
 
 
-def recognise(name: str, roles: dict[str, TensorInfo]) -> Module | Problem | None:
+def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | None:
     """The module these tensors make up, what is wrong with them, or None if they are no LoRA."""
     if "up" not in roles and "down" not in roles:
         return None
@@ -87,7 +89,7 @@ def _shape_problem(up: tuple[int, ...], down: tuple[int, ...], mid: tuple[int, .
     return ""
 
 
-def load(module: Module, tensors: TensorFile) -> LowRank:
+def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> LowRank:
     """The module's delta in factors, as stored; a mid is folded into the down.
 
     Raises:
@@ -114,4 +116,5 @@ def load(module: Module, tensors: TensorFile) -> LowRank:
                 f"`{roles['alpha'].name}` of `{tensors.path}` is {alpha}; the file is damaged. Get it again."
             )
         scale = alpha / module.rank
+    assert module.shape is not None
     return LowRank(up, down.flatten(1), scale, module.shape)

@@ -6,8 +6,6 @@ _KNOWN: tuple[tuple[tuple[str, ...], str], ...] = (
     ((".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight", ".bm.weight"), "GLoRA"),
     ((".oft_blocks", ".oft_R.weight", ".rescale"), "OFT"),
     ((".on_input",), "(IA)³"),
-    ((".diff", ".diff_b"), "full differences"),
-    ((".w_norm", ".b_norm"), "norm differences"),
     ((".set_weight",), "replaced weights"),
 )
 _PREFIXES = (("bundle_emb.", "a bundled embedding"), ("_aux.", "slider bookkeeping"))
