@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -88,8 +89,15 @@ class Contribution:
                 f"`{self.module.name}` comes with {self.module.base_reason}, and the base weight {self.home.weight}"
                 " cannot be read. Give the base model, or take that LoRA out of the stack."
             )
+        weight = weight.float()
         part = self.home.part
         base = weight if part is None else weight.narrow(part.axis, part.start, part.length)
+        shape = self.module.shape or ()
+        if (base.shape[0], base[0].numel()) != (shape[0], prod(shape[1:])):
+            raise StackError(
+                f"`{self.module.name}` is for a weight of {shape}, and the base weight {self.home} has"
+                f" {tuple(base.shape)}; it is for another model."
+            )
         # The file's halves stand in the other order, so it must see the base in that order too.
         return torch.cat(base.chunk(2)[::-1]) if self.swap_halves else base
 
