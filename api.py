@@ -13,6 +13,7 @@ from .analysis.similarity import Measured
 from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
+from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
 from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
@@ -114,15 +115,21 @@ def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, li
     return built, measure(built, is_deep=True, progress=progress)
 
 
-def plan(stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent) -> Plan:
-    """Decide a merge without doing it.
+def plan(
+    stack: StackLike,
+    recipe: Recipe | None = None,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
+) -> Plan:
+    """Decide a merge without doing it; the arguments are those of `merge`.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
     recipe = recipe or Recipe()
-    built = stack_of(stack, partial=recipe.partial)
+    built = stack_of(stack, model, recipe.partial)
     return make_plan(built, recipe, measure(built, progress=progress))
 
 
@@ -138,7 +145,7 @@ def merge(
     Args:
         stack: the entries.
         recipe: what to do; a plan replays it bit for bit.
-        model: what a host knows of the base model.
+        model: the base model, as `open_base` or a host knows it.
         progress: told after every target; what it raises ends the merge, and nothing is left half-done.
 
     Raises:
@@ -246,7 +253,12 @@ def allowed_difference(dtype: torch.dtype) -> float:
 
 
 def verify(
-    path: Path | str, stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent
+    path: Path | str,
+    stack: StackLike,
+    recipe: Recipe | None = None,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
 ) -> Proof:
     """Prove a saved file against its inputs again: merge them, and compare target by target.
 
@@ -254,6 +266,8 @@ def verify(
         path: a file that `Merged.save` wrote.
         stack: the entries it was made of.
         recipe: what was asked; None takes it from the file.
+        model: the base model, if the merge was made with one.
+        progress: told after every target.
 
     Raises:
         FileError: a file cannot be read.
@@ -266,7 +280,7 @@ def verify(
         if told is None:
             raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
         recipe = told.recipe
-    merged = merge(stack, recipe, progress=progress)
+    merged = merge(stack, recipe, model=model, progress=progress)
     pieces = merged._pieces(told or Described(recipe))
     names = {piece.name for piece in pieces}
     missing, extra = sorted(names - saved.modules.keys()), sorted(saved.modules.keys() - names)
