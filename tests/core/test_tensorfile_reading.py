@@ -227,3 +227,23 @@ def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="cannot be opened"):
         open_tensors(tmp_path / "file" / "below.safetensors")
+
+
+def test_half_a_character_in_a_name_is_damage(tmp_path):
+    header = b'{"a\\ud83c.lora_up.weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+    with pytest.raises(FileError, match="is not a sound safetensors file"):
+        open_tensors(raw_file(tmp_path / "x.safetensors", header, bytes(8)))
+
+
+@pytest.mark.parametrize("name", ["a\0b.safetensors", "\ud83c.safetensors"])
+def test_a_name_that_no_file_can_have_is_a_sentence(name, tmp_path):
+    with pytest.raises(FileError, match="is no name that a file can have"):
+        open_tensors(tmp_path / name)
+
+
+def test_reading_leaves_no_file_open(tmp_path):
+    save_file({"a": torch.ones(3)}, tmp_path / "x.safetensors")
+    file = open_tensors(tmp_path / "x.safetensors")
+    assert file.read("a").tolist() == [1, 1, 1]
+    file.release()
+    assert file.read("a").tolist() == [1, 1, 1]
