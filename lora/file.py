@@ -152,6 +152,10 @@ def _recognised(
         if twice:
             damage.append(Problem(name, f"has its {twice} twice", is_damage=True))
             continue
+        if not name:
+            first = next(iter(roles.values())).name
+            damage.append(Problem(first, "is of a module without a name", is_damage=True))
+            continue
         for made in _modules(name, roles):
             if isinstance(made, Module) and made.key in modules:
                 first = modules[made.key].format

@@ -15,6 +15,7 @@ from .keys import Family
 from .target import TEXT_ENCODERS, Part, Route, Target
 
 SHOWN = 4
+LONGEST_NUMBER = 18
 ALIKE = 0.02  # of the norm: what bfloat16 and a folded alpha may differ from float32
 
 Placed: TypeAlias = tuple[Part | None, Contribution]
@@ -290,5 +291,11 @@ def _within(cell: Part | None, part: Part | None) -> Part | None:
 
 def _natural(target: Target) -> tuple[object, ...]:
     """A sort key in which block 10 comes after block 9."""
-    steps = tuple((0, int(step), "") if step.isdigit() else (1, 0, step) for step in target.weight.split("."))
+    steps = tuple(_ordered(step) for step in target.weight.split("."))
     return steps, target.part.start if target.part else -1
+
+
+def _ordered(step: str) -> tuple[int, int, str]:
+    # Python reads no number of thousands of digits, nor a raised 2, which is a digit too.
+    is_number = step.isdecimal() and len(step) <= LONGEST_NUMBER
+    return (0, int(step), "") if is_number else (1, 0, step)

@@ -62,12 +62,20 @@ class Stack:
         return keys.rows(weight, self.family) if self.family else 0
 
     def release(self) -> None:
-        """Give the memory of mapped files back; they are mapped again when they are read."""
+        """Close the files; they are opened again when they are read.
+
+        Raises:
+            FileError: somebody wrote into one meanwhile.
+        """
         for entry in self.entries:
             entry.file.tensors.release()
 
     def walk(self) -> Iterator[Group]:
-        """The groups, one by one; files are unmapped now and then, so that memory does not grow."""
+        """The groups, one by one; now and then, and at the end, the files are checked for changes.
+
+        Raises:
+            FileError: somebody wrote into one meanwhile.
+        """
         for count, group in enumerate(self.groups, 1):
             yield group
             if count % RELEASE_EVERY == 0:

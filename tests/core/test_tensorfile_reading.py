@@ -235,3 +235,23 @@ def test_tensors_that_somebody_trains_are_read_as_plain_values():
     found = tensors_in_memory(Path("ink"), {"a": given * 2}, {}).read("a")
     assert not found.requires_grad and found.device.type == "cpu"
     assert found.tolist() == [[2.0] * 3] * 2
+
+
+def test_half_a_character_in_a_name_is_damage(tmp_path):
+    header = b'{"a\\ud83c.lora_up.weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+    with pytest.raises(FileError, match="is not a sound safetensors file"):
+        open_tensors(raw_file(tmp_path / "x.safetensors", header, bytes(8)))
+
+
+@pytest.mark.parametrize("name", ["a\0b.safetensors", "\ud83c.safetensors"])
+def test_a_name_that_no_file_can_have_is_a_sentence(name, tmp_path):
+    with pytest.raises(FileError, match="is no name that a file can have"):
+        open_tensors(tmp_path / name)
+
+
+def test_reading_leaves_no_file_open(tmp_path):
+    save_file({"a": torch.ones(3)}, tmp_path / "x.safetensors")
+    file = open_tensors(tmp_path / "x.safetensors")
+    assert file.read("a").tolist() == [1, 1, 1]
+    file.release()
+    assert file.read("a").tolist() == [1, 1, 1]

@@ -111,6 +111,12 @@ def test_damaged_factors_are_refused_with_the_module_and_what_is_wrong(tensors, 
     assert "ink" in str(problem.value)
 
 
+def test_a_module_without_a_name_is_damage():
+    nameless = {".lora_up.weight": torch.ones(4, 2), ".lora_down.weight": torch.ones(2, 4)}
+    with pytest.raises(FileError, match=r"`.lora_up.weight` is of a module without a name"):
+        in_memory(nameless)
+
+
 def test_several_damaged_modules_are_all_in_one_message():
     tensors = tensors_of(toy_lora(1))
     for name in TOY:

@@ -230,3 +230,10 @@ def test_strengths_apply_by_branch():
     assert Entry(file, 0.7, 0.2).strength_on(text) == 0.2
     assert Entry(file, 0.7, 0.2).strength_on(model) == 0.7
     assert Entry(file, 0.7, 0.0).strength_on(text) == 0.0
+
+
+@pytest.mark.parametrize("step", ["²", "٣", "9" * 5000, "", "-1", "1e5"])
+def test_any_step_of_a_name_has_its_place_in_the_order(tmp_path, step):
+    names = [f"lora_unet_{step}", f"text_encoders.x.{step}", "lora_unet_a"]
+    path = write_lora(tmp_path / "odd.safetensors", lora_on(dict.fromkeys(names, (8, 8))))
+    assert len(build_stack([entry_of(path)]).groups) == 3
