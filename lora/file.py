@@ -18,6 +18,12 @@ from .factors import Delta
 from .formats import FORMATS, Format, Module, Problem, others
 
 SHOWN = 4
+_STRAY = {
+    "alpha": "an alpha without factors: no effect",
+    "scalar": "a scalar without factors: no effect",
+    "dora": "DoRA magnitudes without factors: no effect",
+}
+_UNUSED = "belongs to no factors beside it: no effect"
 
 
 @dataclass(frozen=True)
@@ -145,7 +151,8 @@ def _recognised(
                 (damage if made.is_damage else unread).append(made)
                 accounts += (Account(info.name, "skipped", made.text) for info in roles.values())
                 roles = {}
-        accounts += _strays(roles, foreign_modules.get(name))
+        made_of = [modules[key].format for key in (name, f"{name}.bias") if key in modules]
+        accounts += _strays(roles, foreign_modules.get(name), made_of)
     if damage:
         raise _damaged(label, tensors, damage)
     for name in rest:
@@ -174,9 +181,14 @@ def _modules(name: str, roles: Mapping[str, TensorInfo]) -> Iterator[Module | Pr
             roles = {role: info for role, info in roles.items() if role not in made.roles}
 
 
-def _strays(roles: Mapping[str, TensorInfo], foreign: str | None) -> list[Account]:
-    reason = f"belongs to {foreign}: not read" if foreign else "an alpha without factors: no effect"
-    return [Account(info.name, "skipped", reason) for info in roles.values()]
+def _strays(roles: Mapping[str, TensorInfo], foreign: str | None, made_of: list[str]) -> list[Account]:
+    """Why roles are left over that no format took."""
+    reasons = dict(_STRAY)
+    for name in made_of:
+        reasons |= getattr(_format(name), "UNREAD", {})
+    if foreign:
+        reasons = dict.fromkeys(roles, f"belongs to {foreign}: not read")
+    return [Account(info.name, "skipped", reasons.get(role, _UNUSED)) for role, info in roles.items()]
 
 
 def _damaged(label: str, tensors: TensorFile, damage: list[Problem]) -> FileError:

@@ -20,6 +20,7 @@ from .target import Target
 from .trainers import Trainer, guess_trainer
 
 SHOWN = 5
+_TITLES = {"lora": "LoRA", "diff": "full difference"}
 _BASE_MODEL = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
 
 
@@ -132,7 +133,7 @@ def _target(name: str, family: keys.Family | None) -> Target:
 
 
 def _formats(file: LoraFile) -> dict[str, int]:
-    counts = Counter({"LoRA": len(file.modules)}) if file.modules else Counter[str]()
+    counts = Counter(_TITLES.get(module.format, module.format) for module in file.modules.values())
     foreign: dict[str, set[str]] = {}
     for account in file.accounts:
         known = others.known_as(account.tensor) if account.state == "skipped" else None

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..factors import Delta
-from . import diff, lora, others
+from . import diff, loha, lokr, lora, others, replacement
 from .module import Module, Problem
 
 
 class Format(Protocol):
-    """What a format's module exports."""
+    """What a format's module exports; `UNREAD` too, role → why it is left over, where it has such roles."""
 
     NAME: str
 
@@ -40,6 +40,7 @@ class Format(Protocol):
         ...
 
 
-FORMATS: tuple[Format, ...] = (diff, lora)  # type: ignore[assignment]
+# Where a module is stored twice, ComfyUI takes the last that it finds; this is its order, the last first.
+FORMATS: tuple[Format, ...] = (replacement, diff, lokr, loha, lora)  # type: ignore[assignment]
 
 __all__ = ["FORMATS", "Format", "Module", "Problem", "others"]

@@ -23,6 +23,7 @@ class Module:
         parameter: `weight` or `bias`.
         base_reason: what its effect depends on the base weight for, such as `DoRA magnitudes`; empty if it
             does not.
+        gain: a factor on its scale, from a header that is to be honoured.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Module:
     shape: Shape | None
     parameter: str = "weight"
     base_reason: str = ""
+    gain: float = 1.0
 
     @property
     def key(self) -> str:
