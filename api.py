@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +18,7 @@ from .lora.file import LoraFile, open_lora
 from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.engine import execute
+from .merging.fit import HEADER_BYTES, fitted
 from .merging.metadata import Described, describe, described
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan
@@ -154,6 +156,34 @@ def merge(
     return Merged(built, decided, measured, patches)
 
 
+def rewrite(
+    path: Path | str,
+    *,
+    rank: int = 0,
+    tolerance: float = 0.0,
+    dtype: str = "auto",
+    model: Model | None = None,
+    progress: Progress = silent,
+) -> "Merged":
+    """One LoRA as it is, ready to be saved in another naming, rank, size or dtype.
+
+    Args:
+        path: the file.
+        rank: at most this rank for every target, 0 for its own.
+        tolerance: the relative error a smaller rank may cost.
+        dtype: of the result; `auto` is the file's own.
+        model: what a host knows of the base model.
+        progress: told after every target.
+
+    Raises:
+        FileError: the file cannot be read.
+        StackError: part of it cannot be read.
+        RecipeError: rank, tolerance or dtype is not allowed.
+    """
+    recipe = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
+    return merge([Entry(open_lora(path))], recipe, model=model, progress=progress)
+
+
 class Merged:
     """A finished merge: an iterable of patches that can report on itself and be saved.
 
@@ -191,6 +221,7 @@ class Merged:
         gain: float = 1.0,
         clip_gain: float = 1.0,
         rank: int = 0,
+        size_bytes: int = 0,
         notes: dict[str, str] | None = None,
     ) -> Proof:
         """Write the merged LoRA and prove that the file equals the merge.
@@ -201,6 +232,7 @@ class Merged:
             gain: a factor on the model's targets, baked in.
             clip_gain: a factor on the text encoders' targets, baked in.
             rank: at most this rank for every target, 0 for the merge's own.
+            size_bytes: at most this size of the file, 0 for what it takes; the directions that carry most stay.
             notes: more metadata.
 
         Raises:
@@ -208,7 +240,9 @@ class Merged:
             ProofError: what was written is not what was merged; nothing was replaced.
         """
         with one_thread():
-            told = Described(self.plan.recipe, naming, gain, clip_gain, rank)
+            words = sum(len(name.encode()) + len(text.encode()) + 8 for name, text in (notes or {}).items())
+            room = max(1, size_bytes - words - HEADER_BYTES) if size_bytes else 0
+            told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room)
             pieces = self._pieces(told)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
@@ -221,7 +255,11 @@ class Merged:
             shaped(patch, told.clip_gain if patch.target.is_clip else told.gain, told.rank)
             for patch in self.patches
         ]
-        return named(louder, told.naming, self.stack.family, self.stack.spellings)
+        pieces = named(louder, told.naming, self.stack.family, self.stack.spellings)
+        if not told.size_bytes:
+            return pieces
+        cut = fitted([piece.patch for piece in pieces], told.size_bytes)
+        return [replace(piece, patch=patch) for piece, patch in zip(pieces, cut, strict=True)]
 
 
 def saved_path(path: Path | str) -> Path:

@@ -81,7 +81,7 @@ def pairs(stack: Stack, measured: Sequence[Measured]) -> list[Pair]:
                 labels[first],
                 labels[second],
                 int(count),
-                dot / bottom if bottom > 0 else 0.0,
+                min(max(dot / bottom, -1.0), 1.0) if bottom > 0 else 0.0,
                 conflict / size if size else 0.0,
                 expected / size if size else 0.0,
             )

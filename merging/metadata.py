@@ -31,6 +31,7 @@ class Described:
     gain: float = 1.0
     clip_gain: float = 1.0
     rank: int = 0
+    size_bytes: int = 0
     sources: tuple[Source, ...] = ()
 
 
@@ -82,7 +83,8 @@ def described(metadata: Mapping[str, str]) -> Described | None:
         recipe = Recipe.parse(metadata[_RECIPE], "the recipe in the file's header")
         sources = _sources(metadata.get(_SOURCES, "[]"))
         gains = float(saved["gain"]), float(saved["clip_gain"])
-        return Described(recipe, str(saved["naming"]), *gains, int(saved.get("rank", 0)), sources)
+        sizes = int(saved.get("rank", 0)), int(saved.get("size_bytes", 0))
+        return Described(recipe, str(saved["naming"]), *gains, *sizes, sources)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, RecipeError):
         return None
 
