@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -16,10 +17,12 @@ from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_m
 from . import keys
 from .factors import Delta
 from .formats import FORMATS, Format, Module, Problem, others
+from .told import Told, told_scales
 
 SHOWN = 4
+NO_FACTORS = "an alpha without factors: no effect"
 _STRAY = {
-    "alpha": "an alpha without factors: no effect",
+    "alpha": NO_FACTORS,
     "scalar": "a scalar without factors: no effect",
     "dora": "DoRA magnitudes without factors: no effect",
 }
@@ -46,6 +49,8 @@ class LoraFile:
         unread: modules that are recognised but not read, with the reason.
         accounts: one for every tensor of the file.
         families: the model families its names and shapes may belong to, the likeliest first.
+        told: the scales of modules that come from words in its header or beside it; empty unless they are
+            honoured.
     """
 
     def __init__(self, label: str, path: Path | None, tensors: TensorFile, sha256: str | None = None) -> None:
@@ -59,6 +64,7 @@ class LoraFile:
             module.name: module.widths for module in self.modules.values() if module.parameter == "weight"
         }
         self.families = keys.candidates(shapes)
+        self.told: Mapping[str, Told] = MappingProxyType({})
 
     @cached_property
     def sha256(self) -> str:
@@ -68,6 +74,22 @@ class LoraFile:
         if self.path is not None:
             return file_sha256(self.path)
         return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
+
+    def honouring(self) -> "LoraFile":
+        """This file with the scales that its header, or the settings beside it, tell where it stores no alpha.
+
+        Loaders do not apply them, so no file does unless it is asked to.
+        """
+        told, _ = told_scales(self.modules, self.tensors, self.path)
+        made = copy(self)
+        made.told = MappingProxyType({key: one for key, one in told.items() if one.fits})
+        made.modules = MappingProxyType(
+            {
+                key: replace(module, gain=made.told[key].scale) if key in made.told else module
+                for key, module in self.modules.items()
+            }
+        )
+        return made
 
     def load(self, module: Module, base: Tensor | None = None) -> Delta:
         """The delta of one module.
