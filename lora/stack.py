@@ -17,6 +17,7 @@ from .formats import Problem
 from .grouping import Table, led
 from .keys import Family
 from .target import Target
+from .told import groups
 
 RELEASE_EVERY = 64
 BIAS = ".bias"
@@ -87,19 +88,28 @@ class Stack:
         return [one.load(self.entries[one.entry].file, self.model) for one in group.contributions]
 
 
-def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: bool = False) -> Stack:
+def build_stack(
+    entries: Sequence[Entry],
+    model: Model | None = None,
+    partial: bool = False,
+    honour_metadata: bool = False,
+) -> Stack:
     """Resolve entries into groups of shared targets.
 
     Args:
         entries: at least one.
         model: what the host knows of the base model; None resolves by family, or by module name alone.
         partial: go on without the modules that are not read; otherwise they stop the merge.
+        honour_metadata: take scales from headers where files store none, which loaders do not.
 
     Raises:
         StackError: nothing is left to merge, or entries do not fit together, or modules cannot be read.
     """
     notes: list[str] = []
+    if honour_metadata:
+        entries = [replace(entry, file=entry.file.honouring()) for entry in entries]
     kept = _without_idle(_added_up(entries, notes), notes)
+    notes += (note for entry in kept for note in _honoured(entry))
     if not kept:
         raise StackError("The stack is empty: name at least one LoRA with a strength other than 0.")
     _refuse_unread(kept, model, partial, notes)
@@ -122,12 +132,12 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
 
 def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     """Entries with one content become one, their strengths added; the fields say so to the user."""
-    alike: dict[tuple[str, bool], list[Entry]] = {}
+    alike: dict[tuple[str, bool, bool], list[Entry]] = {}
     for entry in entries:
         for value in (entry.strength, entry.clip_strength):
             if value is not None and not isfinite(value):
                 raise StackError(f"The strength of `{entry.file.label}` is {value}; it must be a number.")
-        alike.setdefault((entry.file.sha256, entry.preserve), []).append(entry)
+        alike.setdefault((entry.file.sha256, entry.preserve, bool(entry.file.told)), []).append(entry)
     added = [_added(ones) for ones in alike.values()]
     for ones, entry in zip(alike.values(), added, strict=True):
         if len(ones) > 1:
@@ -155,6 +165,14 @@ def _without_idle(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
         else:
             kept.append(entry)
     return kept
+
+
+def _honoured(entry: Entry) -> Iterator[str]:
+    for told, names in groups(entry.file.told):
+        yield (
+            f"`{entry.file.label}`: {len(names)} of {len(entry.file.modules)} modules take a scale of"
+            f" {told.scale:g} from {told.source}, as asked; loaders apply 1."
+        )
 
 
 def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool, notes: list[str]) -> None:

@@ -59,7 +59,7 @@ def optimize(
         return Optimized(model, clip, "\n".join([line, *notes]), None)
     _refuse_filters(read)
     known = bridge.read_model(model, clip)
-    stack = build_stack([_entry(entry) for entry in read], known, recipe.partial)
+    stack = build_stack([_entry(entry) for entry in read], known, recipe.partial, recipe.honour_metadata)
     merged = merge(stack, recipe, progress=bridge.progress_bar(2))
     strength = merged.report.suggested_strength if output_strength < 0 else output_strength
     clip_strength = strength * clip_strength_multiplier
