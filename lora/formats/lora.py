@@ -102,8 +102,7 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Low
         if not factor.is_floating_point():
             raise FileError(
                 f"`{roles[role].name}` of `{tensors.path}` holds {factor.dtype}, not floating-point"
-                f" numbers; the"
-                " file is damaged or of another format."
+                " numbers; the file is damaged or of another format."
             )
     if "mid" in roles:
         mid = tensors.read(roles["mid"].name).float()
