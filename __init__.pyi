@@ -5,6 +5,7 @@ from .api import analyze as analyze
 from .api import inspect as inspect
 from .api import load as load
 from .api import merge as merge
+from .api import open_base as open_base
 from .api import plan as plan
 from .api import rewrite as rewrite
 from .api import verify as verify

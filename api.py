@@ -15,6 +15,7 @@ from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
 from .lora import keys
+from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
 from .lora.formats import Module
 from .lora.inspection import Inspection, inspect_file
@@ -118,15 +119,21 @@ def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, li
     return built, measure(built, is_deep=True, progress=progress)
 
 
-def plan(stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent) -> Plan:
-    """Decide a merge without doing it.
+def plan(
+    stack: StackLike,
+    recipe: Recipe | None = None,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
+) -> Plan:
+    """Decide a merge without doing it; the arguments are those of `merge`.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
     recipe = recipe or Recipe()
-    built = stack_of(stack, partial=recipe.partial)
+    built = stack_of(stack, model, recipe.partial)
     return make_plan(built, recipe, measure(built, progress=progress))
 
 
@@ -142,7 +149,7 @@ def merge(
     Args:
         stack: the entries.
         recipe: what to do; a plan replays it bit for bit.
-        model: what a host knows of the base model.
+        model: the base model, as `open_base` or a host knows it.
         progress: told after every target; what it raises ends the merge, and nothing is left half-done.
 
     Raises:
@@ -288,7 +295,12 @@ def allowed_difference(dtype: torch.dtype) -> float:
 
 
 def verify(
-    path: Path | str, stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent
+    path: Path | str,
+    stack: StackLike,
+    recipe: Recipe | None = None,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
 ) -> Proof:
     """Prove a saved file against its inputs again: merge them, and compare target by target.
 
@@ -296,6 +308,8 @@ def verify(
         path: a file that `Merged.save` wrote.
         stack: the entries it was made of.
         recipe: what was asked; None takes it from the file.
+        model: the base model, if the merge was made with one.
+        progress: told after every target.
 
     Raises:
         FileError: a file cannot be read.
@@ -309,7 +323,7 @@ def verify(
             raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
         recipe = told.recipe
     told = told or Described(recipe)
-    merged = merge(_as_hosted(stack, told), recipe, progress=progress)
+    merged = merge(_as_hosted(stack, told), recipe, model=model, progress=progress)
     pieces = merged._pieces(told)
     read_error, where = max(
         (difference(saved.load(module), piece), str(piece.patch.target))

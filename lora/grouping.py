@@ -96,12 +96,26 @@ class Table:
         """The module with the shape its delta has in the model, where its own tensors do not tell it."""
         if module.shape is not None:
             return module
-        sizes = list(self.model.shapes.get(target.weight, ())) if self.model else []
+        sizes = list(self._base_shape(target.weight))
         if not sizes:
             return None
         if target.part is not None:
             sizes[target.part.axis] = target.part.length
-        return replace(module, shape=tuple(sizes))
+        shaped = replace(module, shape=tuple(sizes))
+        if module.outputs not in (0, sizes[0]) or module.inputs not in (0, prod(sizes[1:])):
+            self._problems.append(
+                f"`{module.name}` is for {module.outputs or 'any'} outputs and {module.inputs or 'any'} inputs,"
+                f" and {target} has {shaped.shape}"
+            )
+        return shaped
+
+    def _base_shape(self, weight: str) -> tuple[int, ...]:
+        if self.model is None:
+            return ()
+        if weight in self.model.shapes:
+            return self.model.shapes[weight]
+        base = self.model.base(weight)  # a packed weight does not show its shape
+        return () if base is None else tuple(base.shape)
 
     def _once(
         self, file: LoraFile, weight: str, found: Sequence[Placed], doubles: list[tuple[str, str]]
@@ -114,7 +128,7 @@ class Table:
                 kept.append((part, contribution))
                 continue
             names = wider[1].module.name, contribution.module.name
-            if _is_same(file, wider, (part, contribution)):
+            if _is_same(file, wider, (part, contribution), self.model):
                 doubles.append(names)
             else:
                 self._problems.append(
@@ -244,12 +258,10 @@ def _strangeness(name: str) -> tuple[bool, bool, str]:
     return "." not in name, not name.startswith(("diffusion_model.", TEXT_ENCODERS)), name
 
 
-def _is_same(file: LoraFile, wide: Placed, narrow: Placed) -> bool:
+def _is_same(file: LoraFile, wide: Placed, narrow: Placed, model: Model | None) -> bool:
     """Whether the rows that both bring are the same, but for the rounding of their dtypes."""
-    if wide[1].module.base_reason or narrow[1].module.base_reason:
-        return False
-    other = narrow[1].load(file)
-    one = wide[1].load(file)
+    other = narrow[1].load(file, model)
+    one = wide[1].load(file, model)
     part = _within(narrow[0], wide[0]) if narrow[0] != wide[0] else None
     if part is not None:
         if part.start + part.length > one.shape[part.axis]:

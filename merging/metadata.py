@@ -15,11 +15,12 @@ from .patch import Patch
 from .plan import Plan, Source
 from .recipe import Recipe
 
-_RECIPE, _SAVED, _SOURCES, _ERROR = (
+_RECIPE, _SAVED, _SOURCES, _ERROR, _BASE = (
     "lora_alloy.recipe",
     "lora_alloy.saved",
     "lora_alloy.sources",
     "lora_alloy.error",
+    "lora_alloy.base",
 )
 TRIGGER_LIMIT = 1000
 
@@ -86,6 +87,8 @@ def describe(plan: Plan, patches: Sequence[Patch], stack: Stack, how: Described)
     if stack.family is not None:
         told["ss_base_model_version"] = stack.family.ss_base_model_version
         told["modelspec.architecture"] = stack.family.modelspec
+    if stack.model is not None and stack.model.label and _depends_on_base(stack):
+        told[_BASE] = stack.model.label
     if triggers := _triggers(stack):
         told["modelspec.trigger_phrase"] = triggers
     return told
@@ -130,6 +133,10 @@ def _sources(text: str) -> tuple[Source, ...]:
         )
         for one in json.loads(text)
     )
+
+
+def _depends_on_base(stack: Stack) -> bool:
+    return any(one.module.base_reason for group in stack.groups for one in group.contributions)
 
 
 def _triggers(stack: Stack) -> str:

@@ -9,7 +9,7 @@ from .names import MODEL, KeyMap, flat
 # Groups are empty, not None, where a text encoder is named without a number.
 _WRAPPERS = re.compile(
     r"(?:(?:base_model\.model|model\.diffusion_model|diffusion_model|unet|transformer|pipe\.dit|module|_orig_mod)\."
-    r"|(?:lora_unet|lora_transformer|lycoris)_+"
+    r"|(?:lora_unet|lora_transformer|lycoris|oft_unet)_+"
     r"|lora_te(?P<kohya>\d?)_"
     r"|text_encoder_?(?P<diffusers>\d?)\."
     r"|text_encoders\.(?:transformer(?P<unnamed>)|(?P<child>\w+))\."
