@@ -61,6 +61,5 @@ def _not_finite(stack: Stack, group: Group, deltas: list[Delta]) -> FileError:
                 )
     return FileError(
         f"The values on {group.target} are too large for float32; one of the files is damaged. `lora-alloy"
-        f" inspect`"
-        " shows them one by one."
+        " inspect` shows them one by one."
     )

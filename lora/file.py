@@ -248,13 +248,11 @@ def _not_a_lora(label: str, tensors: TensorFile) -> FileError:
     if others.looks_like_checkpoint(names):
         return FileError(
             f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load"
-            f" it as the"
-            " base model, and name a LoRA file here."
+            " it as the base model, and name a LoRA file here."
         )
     ends = Counter(name.rsplit(".", 1)[-1] for name in names).most_common(3)
     kinds = ", ".join(f"`.{end}` ({count})" for end, count in ends)
     return FileError(
         f"`{tensors.path}` has no LoRA factors: its {len(names):,} tensors end in {kinds}. It is of a"
-        f" format we do"
-        " not read, or no LoRA."
+        " format we do not read, or no LoRA."
     )

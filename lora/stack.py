@@ -190,8 +190,7 @@ def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool,
         if odd:
             notes.append(
                 f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first `{odd[0]}`;"
-                f" they are"
-                " left out."
+                " they are left out."
             )
     if sentences and not partial:
         raise StackError(
@@ -237,8 +236,7 @@ def _common_family(entries: Sequence[Entry]) -> Family | None:
     found = "; ".join(f"{title}: {', '.join(labels)}" for title, labels in sorted(sides.items()))
     raise StackError(
         f"The stack mixes LoRAs of {len(sides)} model families, which cannot be merged. {found}. Keep the"
-        f" LoRAs of"
-        " one family."
+        " LoRAs of one family."
     )
 
 
@@ -280,14 +278,12 @@ def _report_unmatched(
             names = [name for name in names if name not in set(text)]
             notes.append(
                 f"`{label}`: {len(text)} of {total} modules are for text encoders, and no CLIP is"
-                f" connected; they are"
-                " left out."
+                " connected; they are left out."
             )
         if names:
             notes.append(
                 f"`{label}`: {len(names)} of {total} modules ({len(names) / total:.0%}) have no place in"
-                f" this model"
-                f" and are left out, the first `{names[0]}`."
+                f" this model and are left out, the first `{names[0]}`."
             )
 
 
@@ -303,6 +299,5 @@ def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model 
     where = "the model has none of their targets" if model else "no target is left"
     return (
         f"Nothing can be merged: the stack holds {found} (`{first}`), and {where}. Load the model these"
-        f" LoRAs were"
-        " trained for."
+        " LoRAs were trained for."
     )
