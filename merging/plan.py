@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..analysis.measure import mute_notes
 from ..analysis.similarity import Measured
 from ..core.errors import RecipeError
 from ..lora.stack import Stack
@@ -148,7 +149,7 @@ def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Pla
         family=stack.family.key if stack.family else None,
         targets=tuple(targets),
         scales=scales,
-        notes=stack.notes,
+        notes=(*stack.notes, *mute_notes(stack, measured)),
     )
 
 
