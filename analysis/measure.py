@@ -12,7 +12,7 @@ from ..core.threads import one_thread
 from ..lora.factors import Delta
 from ..lora.stack import Group, Stack
 from .conflict import sign_conflict
-from .similarity import Measured, gram_matrix
+from .similarity import Measured, gram_matrix, norms
 from .subspace import overlap, spectrum
 
 LARGEST = torch.finfo(torch.float32).max ** 2  # an energy; what is done with norms stays finite below
@@ -53,18 +53,14 @@ def _measure_group(stack: Stack, group: Group, is_deep: bool) -> Measured:
 
 
 def mute_notes(stack: Stack, measured: Sequence[Measured]) -> list[str]:
-    """A sentence for every entry whose deltas are all zero, so that it changes nothing."""
-    energy = [0.0] * len(stack.entries)
-    touched = [False] * len(stack.entries)
-    for one in measured:
-        for place, entry in enumerate(one.entries):
-            energy[entry] += float(one.gram[place, place])
-            touched[entry] = True
+    """A sentence for every entry that touches targets, and adds nothing to any of them."""
+    touching = {entry for one in measured for entry in one.entries}
     return [
-        f"`{entry.file.label}` changes nothing: all of its deltas are zero, as after a training that did not"
-        " begin, or with alpha 0."
-        for place, entry in enumerate(stack.entries)
-        if touched[place] and energy[place] == 0.0
+        f"`{entry.file.label}` changes nothing: at its strengths, all that it adds is zero."
+        for index, (entry, norm) in enumerate(
+            zip(stack.entries, norms(stack, measured).tolist(), strict=True)
+        )
+        if norm == 0.0 and index in touching
     ]
 
 

@@ -309,6 +309,7 @@ def tensors_in_memory(
         )
         for name, value in tensors.items()
     }
+    # Whoever hands them over may hold them on a GPU, or train them.
     kept = {name: value.detach() for name, value in tensors.items()}
     return TensorFile(path, infos, metadata, size_bytes, lambda info: kept[info.name].cpu(), release)
 

@@ -1,7 +1,8 @@
 """One LoRA file: its modules, and an account of every tensor in it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +16,17 @@ from ..core.hashing import file_sha256, tensors_sha256
 from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_memory
 from . import keys
 from .factors import Delta
-from .formats import FORMATS, Format, Module, Problem, others
+from .formats import FORMATS, Format, Module, Problem, ia3, others
 
 SHOWN = 4
+# Why a role may be left when all modules are made.
+_STRAYS = {
+    "rescale": "OFT's rescaling, which ComfyUI loads and does not apply",
+    "dora": "DoRA magnitudes without factors: no effect",
+    "magnitude": "DoRA magnitudes without factors: no effect",
+    "scaled": "a mark of OFT without its rotations: no effect",
+    "bm": "GLoRA's Tucker core without its factors: no effect",
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,13 @@ class LoraFile:
         if self.path is not None:
             return file_sha256(self.path)
         return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
+
+    def without(self, names: Collection[str]) -> "LoraFile":
+        """The same file, its content's hash included, as if some modules were not in it."""
+        narrowed = copy(self)
+        kept = {name: module for name, module in self.modules.items() if name not in names}
+        narrowed.modules = MappingProxyType(kept)
+        return narrowed
 
     def load(self, module: Module, base: Tensor | None = None) -> Delta:
         """The delta of one module.
@@ -114,6 +130,11 @@ def _grouped(infos: Mapping[str, TensorInfo]) -> tuple[dict[str, dict[str, Tenso
                 break
         else:
             rest.append(name)
+    for name in [name for name in rest if name.endswith(ia3.COMPANION)]:
+        roles = grouped.get(name.removesuffix(ia3.COMPANION), {})
+        if "on_input" in roles:
+            roles["weight"] = infos[name]
+            rest.remove(name)
     return grouped, rest
 
 
@@ -179,8 +200,12 @@ def _modules(name: str, roles: Mapping[str, TensorInfo]) -> Iterator[Module | Pr
 
 
 def _strays(roles: Mapping[str, TensorInfo], foreign: str | None) -> list[Account]:
-    reason = f"belongs to {foreign}: not read" if foreign else "an alpha without factors: no effect"
-    return [Account(info.name, "skipped", reason) for info in roles.values()]
+    if foreign:
+        return [Account(info.name, "skipped", f"belongs to {foreign}: not read") for info in roles.values()]
+    return [
+        Account(info.name, "skipped", _STRAYS.get(role, "an alpha without factors: no effect"))
+        for role, info in roles.items()
+    ]
 
 
 def _damaged(label: str, tensors: TensorFile, damage: list[Problem]) -> FileError:

@@ -34,7 +34,7 @@ class Stack:
         groups: model targets first, then text encoders, each by name.
         family: the family all entries agree on, or None.
         model: what the host knows of the base model, or None.
-        spellings: a name from the files for targets that no family names.
+        spellings: names from the files for targets that no family names.
         unmatched: per entry, the modules that the model does not have.
         notes: what the user should know, in sentences.
     """
@@ -55,6 +55,12 @@ class Stack:
         if route is None and self.model is None:
             return Target(keys.loose_name(name))
         return route.target if route else None
+
+    def height(self, weight: str) -> int:
+        """The rows of a whole weight, as the model or the family has them; 0 if neither is known."""
+        if self.model is not None and (shape := self.model.shapes.get(weight)):
+            return shape[0]
+        return keys.rows(weight, self.family) if self.family else 0
 
     def release(self) -> None:
         """Close the files; they are opened again when they are read.
@@ -102,6 +108,8 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
         )
     _refuse_unread(kept, model, partial, notes)
     family = _common_family(kept)
+    if family is not None and model is not None and not _has_names_of(model, family, kept):
+        family = None
     table = Table(family, model)
     for index, entry in enumerate(kept):
         table.add(index, entry)
@@ -134,26 +142,24 @@ def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
         if len(ones) > 1:
             notes.append(
                 f"`{entry.file.label}` stands {len(ones)} times in the stack; its strengths are added to"
-                f" {entry.strength:g} (CLIP {_clip(entry):g})."
+                f" {entry.strength:g} (CLIP {entry.strength_on_clip:g})."
             )
     return added
 
 
 def _added(ones: Sequence[Entry]) -> Entry:
     # Rounded once, at the end: the sum does not depend on the order.
-    strength, clip = fsum(one.strength for one in ones), fsum(_clip(one) for one in ones)
+    strength, clip = fsum(one.strength for one in ones), fsum(one.strength_on_clip for one in ones)
     has_clip = any(one.clip_strength is not None for one in ones)
-    return replace(ones[0], strength=strength, clip_strength=clip if has_clip else None)
-
-
-def _clip(entry: Entry) -> float:
-    return entry.strength if entry.clip_strength is None else entry.clip_strength
+    # Of several names for one content the first by alphabet, whatever the order.
+    first = min(ones, key=lambda one: one.file.label)
+    return replace(first, strength=strength, clip_strength=clip if has_clip else None)
 
 
 def _without_idle(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     kept = []
     for entry in entries:
-        if entry.strength == 0.0 and _clip(entry) == 0.0:
+        if entry.strength == 0.0 and entry.strength_on_clip == 0.0:
             notes.append(f"`{entry.file.label}` has strength 0 and is left out.")
         else:
             kept.append(entry)
@@ -227,16 +233,22 @@ def _common_family(entries: Sequence[Entry]) -> Family | None:
     )
 
 
-def _is_text(name: str) -> bool:
-    return Target(keys.loose_name(name)).is_clip
+def _has_names_of(model: Model, family: Family, entries: Sequence[Entry]) -> bool:
+    """Whether the model's weights go by the family's names: those of SD 3 are others, though its LoRAs in
+    diffusers' names look like Flux's.
+    """
+    routes = (keys.resolve(name, model.known) for entry in entries for name in entry.file.modules)
+    led_to = {route.target.weight for route in routes if route and not route.target.is_clip}
+    named = {route.target.weight for route in keys.key_map(family).values()}
+    return 2 * len(led_to & named) >= len(led_to)
 
 
 def _refuse_strangers(entries: Sequence[Entry], unmatched: Sequence[Sequence[str]]) -> None:
     """Stop where a LoRA has a part for the model, and none of it has a place there."""
     strangers = []
     for entry, names in zip(entries, unmatched, strict=True):
-        lost = {name for name in names if not _is_text(name)}
-        if lost and all(name in lost or _is_text(name) for name in entry.file.modules):
+        lost = {name for name in names if not keys.is_text(name)}
+        if lost and all(name in lost or keys.is_text(name) for name in entry.file.modules):
             families = entry.file.families
             found = f"for {families[0].title}" if families else "of an architecture unknown here"
             strangers.append(
@@ -254,7 +266,7 @@ def _report_unmatched(
 ) -> None:
     for entry, names in zip(entries, unmatched, strict=True):
         label, total = entry.file.label, len(entry.file.modules)
-        text = [name for name in names if _is_text(name)]
+        text = [name for name in names if keys.is_text(name)]
         if text and not model.has_clip:
             names = [name for name in names if name not in set(text)]
             notes.append(
@@ -271,7 +283,13 @@ def _report_unmatched(
 
 
 def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model | None) -> str:
-    first = next((name for entry in entries for name in entry.file.modules), "none")
+    names = [name for entry in entries for name in entry.file.modules]
+    if model and not model.has_clip and names and all(map(keys.is_text, names)):
+        return (
+            f"Nothing can be merged: all {len(names)} modules of the stack, the first `{names[0]}`, are for text"
+            " encoders, and no CLIP is connected. Connect the CLIP."
+        )
+    first = names[0] if names else "none"
     found = f"LoRAs for {family.title}" if family else "modules such as"
     where = "the model has none of their targets" if model else "no target is left"
     return (

@@ -14,7 +14,7 @@ from ..analysis.similarity import Measured
 from ..core.errors import RecipeError
 from ..lora.stack import Stack
 from ..lora.target import Part, Target
-from .blend import blend_group
+from .blend import Blend, blend_group
 from .methods.spherical import combined_norm
 from .recipe import Recipe
 from .scale import Branch, branch_scale
@@ -149,8 +149,18 @@ def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Pla
         family=stack.family.key if stack.family else None,
         targets=tuple(targets),
         scales=scales,
-        notes=(*stack.notes, *mute_notes(stack, measured)),
+        notes=(*stack.notes, *mute_notes(stack, measured), *_cancelled(targets, blends)),
     )
+
+
+def _cancelled(targets: Sequence[TargetPlan], blends: Sequence[Blend]) -> list[str]:
+    found = [target for target, blend in zip(targets, blends, strict=True) if blend.has_cancelled]
+    if not found:
+        return []
+    return [
+        f"On {len(found)} of {len(targets)} targets, the first {found[0].target}, the LoRAs all but cancel each"
+        f" other: {found[0].method} has no direction to keep there, and their weighted average is taken."
+    ]
 
 
 def is_for(plan: Plan, stack: Stack) -> bool:
@@ -168,7 +178,7 @@ def _sources(stack: Stack) -> tuple[Source, ...]:
             entry.file.label,
             entry.file.sha256,
             entry.strength,
-            entry.strength if entry.clip_strength is None else entry.clip_strength,
+            entry.strength_on_clip,
             entry.preserve,
         )
         for entry in stack.entries

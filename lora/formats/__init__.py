@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..factors import Delta
-from . import diff, lora, others
+from . import boft, diff, dora, glora, ia3, lora, oft, oft_peft, others
 from .module import Module, Problem
 
 
@@ -40,6 +40,24 @@ class Format(Protocol):
         ...
 
 
-FORMATS: tuple[Format, ...] = (diff, lora)  # type: ignore[assignment]
+# Where a module has several, ComfyUI takes the difference, else the last that it looks for.
+FORMATS: tuple[Format, ...] = (diff, boft, oft, glora, lora, oft_peft, ia3)  # type: ignore[assignment]
 
-__all__ = ["FORMATS", "Format", "Module", "Problem", "others"]
+_TITLES = {
+    "boft": "BOFT",
+    "diff": "full difference",
+    "glora": "GLoRA",
+    "ia3": "(IA)³",
+    "lora": "LoRA",
+    "oft": "OFT",
+    "oft_peft": "OFT of PEFT's kind",
+}
+
+
+def title(module: Module) -> str:
+    """What a user calls the format of a module."""
+    name = _TITLES.get(module.format, module.format)
+    return f"{name} with DoRA" if any(role in module.roles for role in dora.ROLES) else name
+
+
+__all__ = ["FORMATS", "Format", "Module", "Problem", "ia3", "others", "title"]

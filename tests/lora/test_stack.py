@@ -38,6 +38,14 @@ class TestDuplicates:
         copy.write_bytes(path.read_bytes())
         assert len(build_stack([entry_of(path), entry_of(copy)]).entries) == 1
 
+    def test_go_by_the_same_name_in_every_order(self, tmp_path):
+        paths = files(tmp_path, ink=toy_lora(1), copy=toy_lora(1))
+        labels = {
+            build_stack([entry_of(paths[name]) for name in order]).entries[0].file.label
+            for order in permutations(("ink", "copy"))
+        }
+        assert labels == {"copy.safetensors"}
+
     def test_of_which_one_is_preserved_stay_two(self, tmp_path):
         path = files(tmp_path, ink=toy_lora(1))["ink"]
         stack = build_stack([entry_of(path), entry_of(path, preserve=True)])
@@ -132,6 +140,12 @@ class TestAgainstAModel:
     def test_a_lora_of_which_nothing_fits_is_refused(self):
         with pytest.raises(StackError, match="none of its 1 modules is in this model"):
             build_stack([Entry(file_of(lora_on(SDXL)))], self.model())
+
+    def test_text_encoders_alone_without_a_clip_ask_for_it(self):
+        text = [name for name, (target, _) in TOY.items() if target.startswith("text_encoders.")]
+        model = Model({self.NAME: Route(Target(self.WEIGHT))}, {self.WEIGHT: (24, 16)}, has_clip=False)
+        with pytest.raises(StackError, match="no CLIP is connected. Connect the CLIP"):
+            build_stack([Entry(file_of(toy_lora(1, names=text)))], model)
 
     def test_its_own_map_leads_to_parts(self):
         stack = build_stack([Entry(file_of(toy_lora(1)))], self.model((72, 16), Part(0, 24, 24)))
