@@ -20,6 +20,7 @@ from .target import Target
 from .told import groups
 
 RELEASE_EVERY = 64
+STRENGTH_LIMIT = 1e6  # what the squares of energies can bear, and far beyond any use
 BIAS = ".bias"
 
 __all__ = ["Contribution", "Entry", "Group", "Model", "Stack", "build_stack"]
@@ -111,7 +112,10 @@ def build_stack(
     kept = _without_idle(_added_up(entries, notes), notes)
     notes += (note for entry in kept for note in _honoured(entry))
     if not kept:
-        raise StackError("The stack is empty: name at least one LoRA with a strength other than 0.")
+        raise StackError(
+            "The stack is empty, or its strengths are 0 or add up to 0: name at least one LoRA with a strength"
+            " other than 0."
+        )
     _refuse_unread(kept, model, partial, notes)
     family = _common_family(kept)
     if family is not None and model is not None and not _has_names_of(model, family, kept):
@@ -137,6 +141,11 @@ def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
         for value in (entry.strength, entry.clip_strength):
             if value is not None and not isfinite(value):
                 raise StackError(f"The strength of `{entry.file.label}` is {value}; it must be a number.")
+            if value is not None and abs(value) > STRENGTH_LIMIT:
+                raise StackError(
+                    f"The strength of `{entry.file.label}` is {value:g}; it must lie between"
+                    f" {-STRENGTH_LIMIT:g} and {STRENGTH_LIMIT:g}."
+                )
         alike.setdefault((entry.file.sha256, entry.preserve, bool(entry.file.told)), []).append(entry)
     added = [_added(ones) for ones in alike.values()]
     for ones, entry in zip(alike.values(), added, strict=True):
