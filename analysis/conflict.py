@@ -7,18 +7,19 @@ own (`design.md` §3, `spec/engine.md` §4.2).
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
 
 from ..core.rng import spread
-from ..lora.factors import LowRank
+from ..lora.factors import Delta
 
 ROWS = 64
 COLUMNS = 512
 
 
-def sign_conflict(deltas: Sequence[LowRank], name: str) -> Tensor:
+def sign_conflict(deltas: Sequence[Delta], name: str) -> Tensor:
     """The share of entries, among those that both change, on which two deltas have opposite signs.
 
     Args:
@@ -28,12 +29,9 @@ def sign_conflict(deltas: Sequence[LowRank], name: str) -> Tensor:
     Returns:
         `(n, n)` float64, 0 on the diagonal and for pairs that share no entry.
     """
-    rows = spread(ROWS, deltas[0].up.shape[0], name)
-    columns = spread(COLUMNS, deltas[0].down.shape[1], name)
-    signs = [
-        torch.sign((delta.up[rows].float() @ delta.down[:, columns].float()) * delta.scale).flatten()
-        for delta in deltas
-    ]
+    rows = spread(ROWS, deltas[0].shape[0], name)
+    columns = spread(COLUMNS, prod(deltas[0].shape[1:]), name)
+    signs = [torch.sign(delta.block(rows, columns)).flatten() for delta in deltas]
     stacked = torch.stack(signs)
     agreement = (stacked @ stacked.T).double()
     touched = stacked.abs()

@@ -1,11 +1,13 @@
 """The analysis pass: one target at a time, only its numbers kept."""
 
+from math import prod
+
 import torch
 
 from ..core.errors import FileError
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
-from ..lora.factors import LowRank
+from ..lora.factors import Delta
 from ..lora.stack import Group, Stack
 from .conflict import sign_conflict
 from .similarity import Measured, gram_matrix
@@ -42,14 +44,14 @@ def _measure_group(stack: Stack, group: Group, is_deep: bool) -> Measured:
         ranks = tuple(one.effective_rank for one in spectra)
         between = overlap(deltas, spectra, gram) if len(deltas) > 1 else None
     entries = tuple(contribution.entry for contribution in group.contributions)
-    size = deltas[0].up.shape[0] * deltas[0].down.shape[1]
+    size = prod(group.shape)
     return Measured(group.target, entries, gram, size, conflict, between, ranks)
 
 
-def _not_finite(stack: Stack, group: Group, deltas: list[LowRank]) -> FileError:
+def _not_finite(stack: Stack, group: Group, deltas: list[Delta]) -> FileError:
     for contribution, delta in zip(group.contributions, deltas, strict=True):
         file, name = stack.entries[contribution.entry].file, contribution.module.name
-        for factor, role in ((delta.up, "up"), (delta.down, "down")):
+        for role, factor in delta.tensors.items():
             bad = int((~torch.isfinite(factor.float())).sum())
             if bad:
                 return FileError(

@@ -4,13 +4,15 @@
 i` (`design.md` §1.1). Products are float32, sums float64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..lora.factors import LowRank
+from ..lora.factors import Delta, LowRank
+from ..lora.full import Kron
+from ..lora.stack import Stack
 from ..lora.target import Target
 
 
@@ -38,12 +40,40 @@ class Measured:
     effective_rank: tuple[float, ...] = ()
 
 
-def gram_matrix(deltas: Sequence[LowRank]) -> Tensor:
+def gram_matrix(deltas: Sequence[Delta]) -> Tensor:
     """The dot products of deltas on one target.
 
     Returns:
         `(n, n)` float64. A row is not finite if its factors are not.
     """
+    thin = [delta for delta in deltas if isinstance(delta, LowRank)]
+    if len(thin) == len(deltas):
+        return _thin_gram(thin)
+    gram = torch.zeros(len(deltas), len(deltas), dtype=torch.float64)
+    for a, one in enumerate(deltas):
+        for b, other in enumerate(deltas[: a + 1]):
+            gram[a, b] = gram[b, a] = dot(one, other)
+    return gram
+
+
+def dot(one: Delta, other: Delta) -> float:
+    """The dot product of two deltas on one target, in the cheapest exact way."""
+    if isinstance(other, LowRank) and not isinstance(one, LowRank):
+        one, other = other, one
+    if isinstance(one, LowRank) and isinstance(other, LowRank):
+        products = (one.up.T.float() @ other.up.float()).double() * (one.down.float() @ other.down.T.float())
+        return float(products.sum()) * one.scale * other.scale
+    if isinstance(one, Kron) and isinstance(other, Kron) and one.a.shape == other.a.shape:
+        outer = float((one.a.double() * other.a.double()).sum())
+        return outer * float((one.b.double() * other.b.double()).sum()) * one.scale * other.scale
+    if isinstance(one, LowRank):
+        # ⟨U D, X⟩ = Σ (Uᵀ X) ∘ D
+        product = (one.up.T.float() @ other.flat()).double() * one.down
+        return float(product.sum()) * one.scale
+    return float((one.flat().double() * other.flat()).sum())
+
+
+def _thin_gram(deltas: Sequence[LowRank]) -> Tensor:
     up = torch.cat([delta.up.float() for delta in deltas], 1)
     down = torch.cat([delta.down.float() for delta in deltas])
     products = (up.T @ up).double() * (down @ down.T)
@@ -54,6 +84,19 @@ def gram_matrix(deltas: Sequence[LowRank]) -> Tensor:
     scale = torch.tensor([delta.scale for delta in deltas], dtype=torch.float64)
     gram = gram * scale[:, None] * scale
     return (gram + gram.T) / 2
+
+
+def strengths_on(stack: Stack, one: Measured) -> Tensor:
+    """The strengths of the entries that touch a target, on its branch: `(n,)` float64."""
+    return one.gram.new_tensor([stack.entries[entry].strength_on(one.target) for entry in one.entries])
+
+
+def norms(stack: Stack, measured: Iterable[Measured]) -> Tensor:
+    """The norm of each entry's deltas over these targets, at its strengths; float64, one number an entry."""
+    energy = torch.zeros(len(stack.entries), dtype=torch.float64)
+    for one in measured:
+        energy[list(one.entries)] += one.gram.diagonal() * strengths_on(stack, one).square()
+    return energy.clamp(min=0).sqrt()
 
 
 def cosines(gram: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..api import parse_entry
+from ..api import open_base, parse_entry
 from ..core.errors import AlloyError, FileError, RecipeError, SaveError, StackError
 from ..core.params import Param, explained, settable
 from ..core.wholefile import refuse_place
-from ..lora.stack import Entry
+from ..lora.stack import Entry, Model
 from ..merging.methods import METHODS
 from ..merging.presets import PRESETS
 from ..merging.recipe import AUTO, Recipe
@@ -92,6 +92,26 @@ def add_preserve(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="keep the N-th entry out of the blend and add it on top, exactly; may be given again",
     )
+
+
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """The flag that names the base model."""
+    parser.add_argument(
+        "--base",
+        metavar="MODEL",
+        type=Path,
+        help="the model the LoRAs are for, a checkpoint or a folder of diffusers: DoRA, OFT, GLoRA and others"
+        " depend on its weights",
+    )
+
+
+def read_base(options: argparse.Namespace) -> Model | None:
+    """The base model that `--base` names, by its header.
+
+    Raises:
+        FileError: it cannot be read, or is no model.
+    """
+    return open_base(options.base) if options.base else None
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:

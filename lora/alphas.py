@@ -12,6 +12,8 @@ from math import isfinite
 from .file import LoraFile
 from .headers import cut, number, parsed
 
+_LIMITED = ("oft", "boft")  # their alpha limits a rotation and scales nothing; 0 is no limit
+
 
 @dataclass(frozen=True)
 class Alphas:
@@ -40,7 +42,7 @@ def _scales(file: LoraFile) -> tuple[dict[float, int], list[str]]:
     scales: Counter[float] = Counter()
     zero, broken = [], []
     for name, module in file.modules.items():
-        if "alpha" not in module.roles:
+        if "alpha" not in module.roles or module.format in _LIMITED:
             continue
         alpha = float(file.tensors.read(module.roles["alpha"].name))
         if not isfinite(alpha):

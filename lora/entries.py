@@ -1,13 +1,23 @@
 """The words a stack is told in: entries, what they bring to a target, and what a host knows of the model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
-from .factors import LowRank
+import torch
+from torch import Tensor
+
+from ..core.errors import StackError
+from .factors import Delta
 from .file import LoraFile
 from .formats import Module
 from .keys import KeyMap
 from .target import Part, Target
+
+
+def no_base(weight: str) -> Tensor | None:
+    """The base weight where there is no base model."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -26,37 +36,74 @@ class Entry:
     clip_strength: float | None = None
     preserve: bool = False
 
+    @property
+    def strength_on_clip(self) -> float:
+        """The strength that applies to the text encoders."""
+        return self.strength if self.clip_strength is None else self.clip_strength
+
     def strength_on(self, target: Target) -> float:
         """The strength that applies to one target."""
-        if target.is_clip and self.clip_strength is not None:
-            return self.clip_strength
-        return self.strength
+        return self.strength_on_clip if target.is_clip else self.strength
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one entry brings to one target: a module's delta, or a part of it."""
+    """What one entry brings to one target: a module's delta, or a part of it.
+
+    Attributes:
+        entry: which entry.
+        module: which of its modules; its shape is known.
+        home: the target of the whole module.
+        swap_halves: exchange the row halves of its delta.
+        part: the rows or columns to take of its delta, None for all.
+    """
 
     entry: int
     module: Module
+    home: Target
     swap_halves: bool = False
     part: Part | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the delta it brings."""
-        if self.part is None:
-            return self.module.shape
-        sizes = list(self.module.shape)
-        sizes[self.part.axis] = self.part.length
+        sizes = list(self.module.shape or ())
+        if self.part is not None:
+            sizes[self.part.axis] = self.part.length
         return tuple(sizes)
 
-    def load(self, file: LoraFile) -> LowRank:
-        """Its delta, in factors, from the entry's file."""
-        delta = file.load(self.module)
+    def load(self, file: LoraFile, model: "Model | None" = None) -> Delta:
+        """Its delta, from the entry's file; a model gives the base weight where that is needed.
+
+        Raises:
+            FileError: the tensors cannot be read.
+            StackError: the base weight is needed and not to be had.
+        """
+        base = self._base(model) if self.module.base_reason else None
+        delta = file.load(self.module, base)
         if self.swap_halves:
             delta = delta.halves_swapped()
         return delta if self.part is None else delta.part(self.part)
+
+    def _base(self, model: "Model | None") -> Tensor:
+        weight = model.base(self.home.weight) if model else None
+        if weight is None:
+            raise StackError(
+                f"`{self.module.name}` comes with {self.module.base_reason}, and the base weight {self.home.weight}"
+                " cannot be read. Give the base model, or take that LoRA out of the stack."
+            )
+        weight = weight.float()
+        part = self.home.part
+        base = weight if part is None else weight.narrow(part.axis, part.start, part.length)
+        shape = self.module.shape
+        assert shape is not None
+        if (base.shape[0], base[0].numel()) != (shape[0], prod(shape[1:])):
+            raise StackError(
+                f"`{self.module.name}` is for a weight of {shape}, and the base weight {self.home} has"
+                f" {tuple(base.shape)}; it is for another model."
+            )
+        # The file's halves stand in the other order, so it must see the base in that order too.
+        return torch.cat(base.chunk(2)[::-1]) if self.swap_halves else base
 
 
 @dataclass(frozen=True)
@@ -76,8 +123,12 @@ class Model:
         known: spellings of module names → routes.
         shapes: the shape of each base weight, by the name a target has.
         has_clip: whether its text encoders are at hand.
+        base: the base weight of a target's name, its own shape, float32; None where it cannot be read.
+        label: what the base model is called in what is written about a merge; empty where nobody knows.
     """
 
     known: KeyMap
     shapes: Mapping[str, tuple[int, ...]]
     has_clip: bool = True
+    base: Callable[[str], Tensor | None] = no_base
+    label: str = ""

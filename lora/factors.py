@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from ..core.linalg import product_norm
+from .full import Dense, Kron
 from .target import Part
 
 
@@ -15,7 +18,7 @@ class LowRank:
     """`delta = scale · up @ down`, reshaped to the target.
 
     Attributes:
-        up: `(o, r)`, any float dtype; may be a view of a mapped file.
+        up: `(o, r)`, any float dtype; may be the host's own memory.
         down: `(r, i)`, a convolution's `(r, i, kh, kw)` flattened to `(r, i·kh·kw)`, a Tucker mid folded in.
         scale: alpha / rank, or 1 without alpha.
         shape: the target's own `(o, *rest)`.
@@ -31,9 +34,22 @@ class LowRank:
         """The inner size `r`."""
         return self.down.shape[0]
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Its tensors by role."""
+        return {"up": self.up, "down": self.down}
+
+    def flat(self) -> Tensor:
+        """The delta as `(o, i)` float32."""
+        return self.up.float() @ self.down.float() * self.scale
+
     def dense(self) -> Tensor:
         """The delta itself, `shape`, float32."""
-        return (self.up.float() @ self.down.float() * self.scale).reshape(self.shape)
+        return self.flat().reshape(self.shape)
+
+    def block(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """Some rows and columns of the flat delta, float32."""
+        return (self.up[rows].float() @ self.down[:, columns].float()) * self.scale
 
     def part(self, part: Part) -> "LowRank":
         """The rows or columns of one part of a fused weight; the other factor is shared."""
@@ -47,6 +63,18 @@ class LowRank:
     def halves_swapped(self) -> "LowRank":
         """The same delta with its two row halves exchanged."""
         return replace(self, up=torch.cat(self.up.chunk(2)[::-1]))
+
+    def times(self, factor: float) -> "LowRank":
+        """The delta times a factor, float32, its scale folded in and shared between the factors."""
+        up, down = stacked([self], [factor])
+        return LowRank(up, down, 1.0, self.shape)
+
+    def to(self, dtype: torch.dtype) -> "LowRank":
+        """The delta in another dtype."""
+        return replace(self, up=self.up.to(dtype), down=self.down.to(dtype))
+
+
+Delta: TypeAlias = LowRank | Kron | Dense
 
 
 def stacked(pieces: Sequence[LowRank], coefficients: Sequence[float]) -> tuple[Tensor, Tensor]:
@@ -64,6 +92,17 @@ def stacked(pieces: Sequence[LowRank], coefficients: Sequence[float]) -> tuple[T
         ups.append(up * (factor / share))
         downs.append(down * share)
     return torch.cat(ups, 1), torch.cat(downs)
+
+
+def distance(one: Delta, other: Delta) -> tuple[float, float]:
+    """`‖one − other‖` and `‖other‖`, exact to rounding even where the two are all but the same."""
+    if isinstance(one, LowRank) and isinstance(other, LowRank):
+        up = torch.cat([one.up.double() * one.scale, other.up.double() * other.scale], 1)
+        down = torch.cat([one.down.double(), -other.down.double()])
+        split = one.rank
+        return product_norm(up, down), product_norm(up[:, split:], down[split:])
+    wide = other.flat().double()
+    return float((one.flat().double() - wide).norm()), float(wide.norm())
 
 
 def _balance(up_size: float, down_size: float) -> float:

@@ -1,7 +1,8 @@
 """One LoRA file: its modules, and an account of every tensor in it."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +15,18 @@ from ..core.errors import FileError
 from ..core.hashing import file_sha256, tensors_sha256
 from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_memory
 from . import keys
-from .factors import LowRank
-from .formats import FORMATS, Format, Module, Problem, others
+from .factors import Delta
+from .formats import FORMATS, Format, Module, Problem, ia3, others
 
 SHOWN = 4
+# Why a role may be left when all modules are made.
+_STRAYS = {
+    "rescale": "OFT's rescaling, which ComfyUI loads and does not apply",
+    "dora": "DoRA magnitudes without factors: no effect",
+    "magnitude": "DoRA magnitudes without factors: no effect",
+    "scaled": "a mark of OFT without its rotations: no effect",
+    "bm": "GLoRA's Tucker core without its factors: no effect",
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class LoraFile:
         label: what messages and reports call it.
         path: where it lies; None for tensors in memory.
         tensors: the open file.
-        modules: name in the file → module, in the file's order.
+        modules: key → module, in the file's order; the key is the name in the file, with `.bias` for biases.
         unread: modules that are recognised but not read, with the reason.
         accounts: one for every tensor of the file.
         families: the model families its names and shapes may belong to, the likeliest first.
@@ -50,8 +59,7 @@ class LoraFile:
         grouped, rest = _grouped(tensors.infos)
         self.modules, self.unread, self.accounts = _recognised(label, tensors, grouped, rest)
         shapes = {
-            name: (module.roles["up"].shape, module.roles["down"].shape)
-            for name, module in self.modules.items()
+            module.name: module.widths for module in self.modules.values() if module.parameter == "weight"
         }
         self.families = keys.candidates(shapes)
 
@@ -64,13 +72,24 @@ class LoraFile:
             return file_sha256(self.path)
         return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
 
-    def load(self, module: Module) -> LowRank:
-        """The delta of one module, in factors.
+    def without(self, names: Collection[str]) -> "LoraFile":
+        """The same file, its content's hash included, as if some modules were not in it."""
+        narrowed = copy(self)
+        kept = {name: module for name, module in self.modules.items() if name not in names}
+        narrowed.modules = MappingProxyType(kept)
+        return narrowed
+
+    def load(self, module: Module, base: Tensor | None = None) -> Delta:
+        """The delta of one module.
+
+        Args:
+            module: of this file.
+            base: the base weight, `(o, *rest)` float32, for a module whose effect depends on it.
 
         Raises:
             FileError: the tensors cannot be read.
         """
-        return _format(module.format).load(module, self.tensors)
+        return _format(module.format).load(module, self.tensors, base)
 
 
 def open_lora(path: Path | str) -> LoraFile:
@@ -111,6 +130,11 @@ def _grouped(infos: Mapping[str, TensorInfo]) -> tuple[dict[str, dict[str, Tenso
                 break
         else:
             rest.append(name)
+    for name in [name for name in rest if name.endswith(ia3.COMPANION)]:
+        roles = grouped.get(name.removesuffix(ia3.COMPANION), {})
+        if "on_input" in roles:
+            roles["weight"] = infos[name]
+            rest.remove(name)
     return grouped, rest
 
 
@@ -128,17 +152,25 @@ def _recognised(
         if twice:
             damage.append(Problem(name, f"has its {twice} twice", is_damage=True))
             continue
-        made = next((made for one in FORMATS if (made := one.recognise(name, roles))), None)
-        if name in foreign_modules and isinstance(made, Module):
-            made = Problem(name, f"also has {foreign_modules[name]}, which is not read", is_damage=False)
-        if isinstance(made, Module):
-            modules[name] = made
-            accounts += (Account(info.name, "used") for info in roles.values())
-        elif made is None:
-            accounts += _strays(roles, foreign_modules.get(name))
-        else:
-            (damage if made.is_damage else unread).append(made)
-            accounts += (Account(info.name, "skipped", made.text) for info in roles.values())
+        if not name:
+            first = next(iter(roles.values())).name
+            damage.append(Problem(first, "is of a module without a name", is_damage=True))
+            continue
+        for made in _modules(name, roles):
+            if isinstance(made, Module) and made.key in modules:
+                first = modules[made.key].format
+                reason = f"the module has a `{first}` too, which is what ComfyUI takes"
+                accounts += (Account(info.name, "skipped", reason) for info in made.roles.values())
+                roles = {role: info for role, info in roles.items() if role not in made.roles}
+            elif isinstance(made, Module):
+                modules[made.key] = made
+                accounts += (Account(info.name, "used") for info in made.roles.values())
+                roles = {role: info for role, info in roles.items() if role not in made.roles}
+            else:
+                (damage if made.is_damage else unread).append(made)
+                accounts += (Account(info.name, "skipped", made.text) for info in roles.values())
+                roles = {}
+        accounts += _strays(roles, foreign_modules.get(name))
     if damage:
         raise _damaged(label, tensors, damage)
     for name in rest:
@@ -146,7 +178,7 @@ def _recognised(
             accounts.append(Account(name, "skipped", f"{foreign[name][1]}: not read"))
         else:
             accounts.append(Account(name, "unknown"))
-    listed = {problem.name for problem in unread} | modules.keys()
+    listed = {problem.name for problem in unread}
     unread += (
         Problem(module, f"is stored as {what}, which this version does not read", is_damage=False)
         for module, what in foreign_modules.items()
@@ -157,9 +189,23 @@ def _recognised(
     return MappingProxyType(modules), tuple(unread), tuple(accounts)
 
 
+def _modules(name: str, roles: Mapping[str, TensorInfo]) -> Iterator[Module | Problem]:
+    """What the tensors under one name make up: formats take theirs in order, until a problem stops them."""
+    for one in FORMATS:
+        while roles and (made := one.recognise(name, roles)):
+            yield made
+            if isinstance(made, Problem):
+                return
+            roles = {role: info for role, info in roles.items() if role not in made.roles}
+
+
 def _strays(roles: Mapping[str, TensorInfo], foreign: str | None) -> list[Account]:
-    reason = f"belongs to {foreign}: not read" if foreign else "an alpha without factors: no effect"
-    return [Account(info.name, "skipped", reason) for info in roles.values()]
+    if foreign:
+        return [Account(info.name, "skipped", f"belongs to {foreign}: not read") for info in roles.values()]
+    return [
+        Account(info.name, "skipped", _STRAYS.get(role, "an alpha without factors: no effect"))
+        for role, info in roles.items()
+    ]
 
 
 def _damaged(label: str, tensors: TensorFile, damage: list[Problem]) -> FileError:

@@ -6,15 +6,16 @@ from math import inf, prod
 from typing import TypeAlias
 
 from ..core.errors import StackError
-from ..core.linalg import product_norm
 from . import keys
-from .entries import Contribution, Entry, Group, Model
-from .factors import stacked
+from .entries import Contribution, Entry, Group, Model, no_base
+from .factors import distance
 from .file import LoraFile
+from .formats import Module
 from .keys import Family
 from .target import TEXT_ENCODERS, Part, Route, Target
 
 SHOWN = 4
+LONGEST_NUMBER = 18
 ALIKE = 0.02  # of the norm: what bfloat16 and a folded alpha may differ from float32
 
 Placed: TypeAlias = tuple[Part | None, Contribution]
@@ -39,6 +40,7 @@ class Table:
     def __init__(self, family: Family | None, model: Model | None) -> None:
         self.family = family
         self.model = model
+        self.has_base = model is not None and model.base is not no_base
         self.spellings: dict[Target, str] = {}
         self.unmatched: list[list[str]] = []
         self.notes: list[str] = []
@@ -50,11 +52,14 @@ class Table:
         lost: list[str] = []
         own: dict[str, list[Placed]] = {}
         for name, module in entry.file.modules.items():
-            route = self._route(name)
-            if route is None:
+            if module.base_reason and not self.has_base:
+                continue  # said by whoever asked for a partial merge
+            route = self._route(module)
+            shaped = self._shaped(module, route.target) if route else None
+            if route is None or shaped is None:
                 lost.append(name)
                 continue
-            contribution = Contribution(index, module, route.swap_halves)
+            contribution = Contribution(index, shaped, route.target, route.swap_halves)
             own.setdefault(route.target.weight, []).append((route.target.part, contribution))
         self.unmatched.append(lost)
         doubles: list[tuple[str, str]] = []
@@ -68,14 +73,50 @@ class Table:
                 f" `{second}`; each counts once."
             )
 
-    def _route(self, name: str) -> Route | None:
-        route = led(name, self.family, self.model)
-        if route is not None or self.model is not None:
+    def _route(self, module: Module) -> Route | None:
+        route = led(module.name, self.family, self.model)
+        if route is None and self.model is None:
+            route = Route(Target(keys.loose_name(module.name)))
+            self._call(route.target, module.name)
+        elif route and route.target.part and not keys.spell(route.target, "comfyui", self.family):
+            self._call(route.target, module.name)
+        if route is None or module.parameter == "weight":
             return route
-        target = Target(keys.loose_name(name))
-        # Of several spellings the one that most readers know, whatever the order of the stack.
+        target = replace(route.target, weight=f"{route.target.weight}.{module.parameter}")
+        if self.model is not None and target.weight not in self.model.shapes:
+            return None
+        if route.target in self.spellings:
+            self.spellings[target] = f"{self.spellings[route.target]}.{module.parameter}"
+        return replace(route, target=target)
+
+    def _call(self, target: Target, name: str) -> None:
+        """Of several spellings take the one that most readers know, whatever the order of the stack."""
         self.spellings[target] = min(name, self.spellings.get(target, name), key=_strangeness)
-        return Route(target)
+
+    def _shaped(self, module: Module, target: Target) -> Module | None:
+        """The module with the shape its delta has in the model, where its own tensors do not tell it."""
+        if module.shape is not None:
+            return module
+        sizes = list(self._base_shape(target.weight))
+        if not sizes:
+            return None
+        if target.part is not None:
+            sizes[target.part.axis] = target.part.length
+        shaped = replace(module, shape=tuple(sizes))
+        if module.outputs not in (0, sizes[0]) or module.inputs not in (0, prod(sizes[1:])):
+            self._problems.append(
+                f"`{module.name}` is for {module.outputs or 'any'} outputs and {module.inputs or 'any'} inputs,"
+                f" and {target} has {shaped.shape}"
+            )
+        return shaped
+
+    def _base_shape(self, weight: str) -> tuple[int, ...]:
+        if self.model is None:
+            return ()
+        if weight in self.model.shapes:
+            return self.model.shapes[weight]
+        base = self.model.base(weight)  # a packed weight does not show its shape
+        return () if base is None else tuple(base.shape)
 
     def _once(
         self, file: LoraFile, weight: str, found: Sequence[Placed], doubles: list[tuple[str, str]]
@@ -88,7 +129,7 @@ class Table:
                 kept.append((part, contribution))
                 continue
             names = wider[1].module.name, contribution.module.name
-            if _is_same(file, wider, (part, contribution)):
+            if _is_same(file, wider, (part, contribution), self.model):
                 doubles.append(names)
             else:
                 self._problems.append(
@@ -157,10 +198,12 @@ class Table:
         axis = parts[0].axis
         whole = weight_shape[axis] if weight_shape else 0
         whole = whole or (keys.rows(weight, self.family) if self.family and axis == 0 else 0)
-        whole = whole or max(part.start + part.length for part in parts)
+        whole = whole or max(
+            part.start + part.length if part else contribution.shape[axis] for part, contribution in found
+        )
         count = len(self._problems)
         for part, contribution in found:
-            size, shape = (part.length if part else whole), contribution.module.shape
+            size, shape = (part.length if part else whole), contribution.shape
             if shape[part.axis if part else axis] != size:
                 self._problems.append(
                     f"`{entries[contribution.entry].file.label}` has {shape} on {Target(weight, part)}, which"
@@ -170,7 +213,7 @@ class Table:
 
     def _cells(self, weight: str, found: Sequence[Placed]) -> list[Part | None]:
         given = {part for part, _ in found}
-        rows = next((contribution.module.shape[0] for part, contribution in found if part is None), None)
+        rows = next((contribution.shape[0] for part, contribution in found if part is None), None)
         if given == {None}:
             return [None]
         named = keys.parts(weight, rows, self.family) if rows and self.family else None
@@ -217,10 +260,10 @@ def _strangeness(name: str) -> tuple[bool, bool, str]:
     return "." not in name, not name.startswith(("diffusion_model.", TEXT_ENCODERS)), name
 
 
-def _is_same(file: LoraFile, wide: Placed, narrow: Placed) -> bool:
+def _is_same(file: LoraFile, wide: Placed, narrow: Placed, model: Model | None) -> bool:
     """Whether the rows that both bring are the same, but for the rounding of their dtypes."""
-    other = narrow[1].load(file)
-    one = wide[1].load(file)
+    other = narrow[1].load(file, model)
+    one = wide[1].load(file, model)
     part = _within(narrow[0], wide[0]) if narrow[0] != wide[0] else None
     if part is not None:
         if part.start + part.length > one.shape[part.axis]:
@@ -228,8 +271,8 @@ def _is_same(file: LoraFile, wide: Placed, narrow: Placed) -> bool:
         one = one.part(part)
     if _flat(one.shape) != _flat(other.shape):
         return False
-    up, down = stacked([one, other], [1.0, -1.0])
-    return product_norm(up, down) <= ALIKE * product_norm(*stacked([one], [1.0]))
+    off, size = distance(one, other)
+    return off <= ALIKE * size
 
 
 def _covers(part: Part | None, cell: Part | None) -> bool:
@@ -248,5 +291,11 @@ def _within(cell: Part | None, part: Part | None) -> Part | None:
 
 def _natural(target: Target) -> tuple[object, ...]:
     """A sort key in which block 10 comes after block 9."""
-    steps = tuple((0, int(step), "") if step.isdigit() else (1, 0, step) for step in target.weight.split("."))
+    steps = tuple(_ordered(step) for step in target.weight.split("."))
     return steps, target.part.start if target.part else -1
+
+
+def _ordered(step: str) -> tuple[int, int, str]:
+    # Python reads no number of thousands of digits, nor a raised 2, which is a digit too.
+    is_number = step.isdecimal() and len(step) <= LONGEST_NUMBER
+    return (0, int(step), "") if is_number else (1, 0, step)

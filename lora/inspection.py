@@ -15,6 +15,7 @@ from . import keys
 from .alphas import Alphas, find_alphas
 from .file import LoraFile, open_lora
 from .formats import others
+from .formats import title as format_title
 from .headers import cut, parsed
 from .target import Target
 from .trainers import Trainer, guess_trainer
@@ -110,7 +111,7 @@ def inspect_file(path: Path | str, *, read_alphas: bool = True) -> Inspection:
         dtypes=dict(Counter(module.dtype for module in file.modules.values()).most_common()),
         model_count=sum(not target.is_clip for target in targets),
         clip_count=sum(target.is_clip for target in targets),
-        convolution_count=sum(len(module.shape) > 2 for module in file.modules.values()),
+        convolution_count=sum(len(module.shape or ()) > 2 for module in file.modules.values()),
         used_count=sum(one.state == "used" for one in file.accounts),
         skipped=dict(skipped.most_common()),
         unknown=unknown,
@@ -119,6 +120,7 @@ def inspect_file(path: Path | str, *, read_alphas: bool = True) -> Inspection:
         tags=_tags(metadata.get("ss_tag_frequency", "")),
         problems=(
             *_unread(file),
+            *_base_needed(file),
             *alpha_problems,
             *_family_problems(metadata, file),
             *_unknown_tensors(unknown),
@@ -132,7 +134,7 @@ def _target(name: str, family: keys.Family | None) -> Target:
 
 
 def _formats(file: LoraFile) -> dict[str, int]:
-    counts = Counter({"LoRA": len(file.modules)}) if file.modules else Counter[str]()
+    counts = Counter(format_title(module) for module in file.modules.values())
     foreign: dict[str, set[str]] = {}
     for account in file.accounts:
         known = others.known_as(account.tensor) if account.state == "skipped" else None
@@ -184,6 +186,18 @@ def _unread(file: LoraFile) -> list[str]:
         " unless it is told to go on without them (`--partial`)."
         for text, names in by_text.items()
     ]
+
+
+def _base_needed(file: LoraFile) -> list[str]:
+    """What depends on base weights, and where a convention was chosen."""
+    reasons = Counter(module.base_reason for module in file.modules.values() if module.base_reason)
+    notes = Counter(module.note for module in file.modules.values() if module.note)
+    told = [
+        f"{count} of {len(file.modules)} modules come with {reason}: what they do depends on the base model. A"
+        " merge on the command line needs it (`--base`); in ComfyUI the connected model is it."
+        for reason, count in reasons.items()
+    ]
+    return [*told, *(f"{note} ({count} of {len(file.modules)} modules)." for note, count in notes.items())]
 
 
 def _unknown_tensors(unknown: Sequence[str]) -> list[str]:

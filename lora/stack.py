@@ -11,13 +11,15 @@ from math import fsum, isfinite
 
 from ..core.errors import StackError
 from . import keys
-from .entries import Contribution, Entry, Group, Model
-from .factors import LowRank
+from .entries import Contribution, Entry, Group, Model, no_base
+from .factors import Delta
+from .formats import Problem
 from .grouping import Table, led
 from .keys import Family
 from .target import Target
 
 RELEASE_EVERY = 64
+BIAS = ".bias"
 
 __all__ = ["Contribution", "Entry", "Group", "Model", "Stack", "build_stack"]
 
@@ -31,7 +33,7 @@ class Stack:
         groups: model targets first, then text encoders, each by name.
         family: the family all entries agree on, or None.
         model: what the host knows of the base model, or None.
-        spellings: a name from the files for targets that no family names.
+        spellings: names from the files for targets that no family names.
         unmatched: per entry, the modules that the model does not have.
         notes: what the user should know, in sentences.
     """
@@ -45,28 +47,44 @@ class Stack:
     notes: tuple[str, ...]
 
     def lead(self, name: str) -> Target | None:
-        """Where a module's name leads: the way of the model, of the family, or by the name alone."""
+        """Where a module's key leads: the way of the model, of the family, or by the name alone."""
+        if name.endswith(BIAS) and (whole := self.lead(name.removesuffix(BIAS))):
+            return Target(whole.weight + BIAS, whole.part)
         route = led(name, self.family, self.model)
         if route is None and self.model is None:
             return Target(keys.loose_name(name))
         return route.target if route else None
 
+    def height(self, weight: str) -> int:
+        """The rows of a whole weight, as the model or the family has them; 0 if neither is known."""
+        if self.model is not None and (shape := self.model.shapes.get(weight)):
+            return shape[0]
+        return keys.rows(weight, self.family) if self.family else 0
+
     def release(self) -> None:
-        """Give the memory of mapped files back; they are mapped again when they are read."""
+        """Close the files; they are opened again when they are read.
+
+        Raises:
+            FileError: somebody wrote into one meanwhile.
+        """
         for entry in self.entries:
             entry.file.tensors.release()
 
     def walk(self) -> Iterator[Group]:
-        """The groups, one by one; files are unmapped now and then, so that memory does not grow."""
+        """The groups, one by one; now and then, and at the end, the files are checked for changes.
+
+        Raises:
+            FileError: somebody wrote into one meanwhile.
+        """
         for count, group in enumerate(self.groups, 1):
             yield group
             if count % RELEASE_EVERY == 0:
                 self.release()
         self.release()
 
-    def load(self, group: Group) -> list[LowRank]:
+    def load(self, group: Group) -> list[Delta]:
         """The deltas of one group, in factors, in the order of its contributions."""
-        return [one.load(self.entries[one.entry].file) for one in group.contributions]
+        return [one.load(self.entries[one.entry].file, self.model) for one in group.contributions]
 
 
 def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: bool = False) -> Stack:
@@ -84,8 +102,10 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
     kept = _without_idle(_added_up(entries, notes), notes)
     if not kept:
         raise StackError("The stack is empty: name at least one LoRA with a strength other than 0.")
-    _refuse_unread(kept, partial, notes)
+    _refuse_unread(kept, model, partial, notes)
     family = _common_family(kept)
+    if family is not None and model is not None and not _has_names_of(model, family, kept):
+        family = None
     table = Table(family, model)
     for index, entry in enumerate(kept):
         table.add(index, entry)
@@ -113,38 +133,36 @@ def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
         if len(ones) > 1:
             notes.append(
                 f"`{entry.file.label}` stands {len(ones)} times in the stack; its strengths are added to"
-                f" {entry.strength:g} (CLIP {_clip(entry):g})."
+                f" {entry.strength:g} (CLIP {entry.strength_on_clip:g})."
             )
     return added
 
 
 def _added(ones: Sequence[Entry]) -> Entry:
     # Rounded once, at the end: the sum does not depend on the order.
-    strength, clip = fsum(one.strength for one in ones), fsum(_clip(one) for one in ones)
+    strength, clip = fsum(one.strength for one in ones), fsum(one.strength_on_clip for one in ones)
     has_clip = any(one.clip_strength is not None for one in ones)
-    return replace(ones[0], strength=strength, clip_strength=clip if has_clip else None)
-
-
-def _clip(entry: Entry) -> float:
-    return entry.strength if entry.clip_strength is None else entry.clip_strength
+    # Of several names for one content the first by alphabet, whatever the order.
+    first = min(ones, key=lambda one: one.file.label)
+    return replace(first, strength=strength, clip_strength=clip if has_clip else None)
 
 
 def _without_idle(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     kept = []
     for entry in entries:
-        if entry.strength == 0.0 and _clip(entry) == 0.0:
+        if entry.strength == 0.0 and entry.strength_on_clip == 0.0:
             notes.append(f"`{entry.file.label}` has strength 0 and is left out.")
         else:
             kept.append(entry)
     return kept
 
 
-def _refuse_unread(entries: Sequence[Entry], partial: bool, notes: list[str]) -> None:
+def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool, notes: list[str]) -> None:
     sentences = []
     for entry in entries:
-        unread = entry.file.unread
+        unread = [*entry.file.unread, *_without_base(entry, model)]
         if unread:
-            total = len(unread) + len(entry.file.modules)
+            total = len(entry.file.unread) + len(entry.file.modules)
             first = unread[0]
             sentences.append(
                 f"`{entry.file.label}`: {len(unread)} of {total} modules are not read; `{first.name}`"
@@ -164,6 +182,21 @@ def _refuse_unread(entries: Sequence[Entry], partial: bool, notes: list[str]) ->
             + ". Take those LoRAs out, or allow a partial merge (`--partial`)."
         )
     notes += (f"{sentence}; a partial merge was asked for." for sentence in sentences)
+
+
+def _without_base(entry: Entry, model: Model | None) -> list[Problem]:
+    """The modules whose effect depends on base weights, where there are none."""
+    if model is not None and model.base is not no_base:
+        return []
+    return [
+        Problem(
+            module.name,
+            f"comes with {module.base_reason}, whose effect depends on the base weight; give it with `--base`",
+            is_damage=False,
+        )
+        for module in entry.file.modules.values()
+        if module.base_reason
+    ]
 
 
 def _common_family(entries: Sequence[Entry]) -> Family | None:
@@ -191,16 +224,22 @@ def _common_family(entries: Sequence[Entry]) -> Family | None:
     )
 
 
-def _is_text(name: str) -> bool:
-    return Target(keys.loose_name(name)).is_clip
+def _has_names_of(model: Model, family: Family, entries: Sequence[Entry]) -> bool:
+    """Whether the model's weights go by the family's names: those of SD 3 are others, though its LoRAs in
+    diffusers' names look like Flux's.
+    """
+    routes = (keys.resolve(name, model.known) for entry in entries for name in entry.file.modules)
+    led_to = {route.target.weight for route in routes if route and not route.target.is_clip}
+    named = {route.target.weight for route in keys.key_map(family).values()}
+    return 2 * len(led_to & named) >= len(led_to)
 
 
 def _refuse_strangers(entries: Sequence[Entry], unmatched: Sequence[Sequence[str]]) -> None:
     """Stop where a LoRA has a part for the model, and none of it has a place there."""
     strangers = []
     for entry, names in zip(entries, unmatched, strict=True):
-        lost = {name for name in names if not _is_text(name)}
-        if lost and all(name in lost or _is_text(name) for name in entry.file.modules):
+        lost = {name for name in names if not keys.is_text(name)}
+        if lost and all(name in lost or keys.is_text(name) for name in entry.file.modules):
             families = entry.file.families
             found = f"for {families[0].title}" if families else "of an architecture unknown here"
             strangers.append(
@@ -218,7 +257,7 @@ def _report_unmatched(
 ) -> None:
     for entry, names in zip(entries, unmatched, strict=True):
         label, total = entry.file.label, len(entry.file.modules)
-        text = [name for name in names if _is_text(name)]
+        text = [name for name in names if keys.is_text(name)]
         if text and not model.has_clip:
             names = [name for name in names if name not in set(text)]
             notes.append(
@@ -235,7 +274,13 @@ def _report_unmatched(
 
 
 def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model | None) -> str:
-    first = next((name for entry in entries for name in entry.file.modules), "none")
+    names = [name for entry in entries for name in entry.file.modules]
+    if model and not model.has_clip and names and all(map(keys.is_text, names)):
+        return (
+            f"Nothing can be merged: all {len(names)} modules of the stack, the first `{names[0]}`, are for text"
+            " encoders, and no CLIP is connected. Connect the CLIP."
+        )
+    first = names[0] if names else "none"
     found = f"LoRAs for {family.title}" if family else "modules such as"
     where = "the model has none of their targets" if model else "no target is left"
     return (

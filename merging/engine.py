@@ -1,16 +1,16 @@
 """Runs a plan, target by target: a generator of patches, one target in memory at a time."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import hypot
 
 import torch
 
 from ..core.errors import RecipeError
-from ..core.linalg import truncate
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
-from ..lora.factors import stacked
 from ..lora.stack import Group, Stack
+from .combine import combined_keeping
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
 
@@ -55,11 +55,10 @@ def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
 
 
 def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: torch.dtype) -> Patch:
-    up, down = stacked(stack.load(group), target.coefficients)
-    lost = 0.0
-    limit = min(up.shape[0], down.shape[1])
-    rank = min(plan.recipe.rank or limit, limit)
-    if plan.recipe.tolerance > 0 or rank < down.shape[0]:
-        up, down, lost = truncate(up, down, rank, plan.recipe.tolerance)
-    cast_up, cast_down, off = rounded(group.target, up, down, dtype, target.norm)
-    return Patch(group.target, group.shape, cast_up, cast_down, hypot(lost, off))
+    recipe = plan.recipe
+    is_kept = [plan.sources[entry].preserve for entry in target.entries]
+    delta, kept, lost = combined_keeping(
+        stack.load(group), target.coefficients, is_kept, recipe.rank, recipe.tolerance
+    )
+    made = rounded(group.target, replace(delta, shape=group.shape), dtype, target.norm)
+    return replace(made, error=hypot(lost, made.error), kept=kept)

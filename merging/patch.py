@@ -7,37 +7,59 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ProofError, SaveError
-from ..core.linalg import truncate
+from ..lora.factors import Delta, LowRank
+from ..lora.full import Dense
 from ..lora.target import Target
+from .combine import rounding_norm, shrunk
 
 
 @dataclass(frozen=True)
 class Patch:
-    """`delta = up @ down`, to be added to the target at strength 1.
+    """A delta to be added to its target at strength 1.
 
     Attributes:
         target: the target.
-        shape: its own.
-        up: `(o, r)` in the recipe's dtype.
-        down: `(r, i)`, flattened like a delta's.
+        delta: in the recipe's dtype, scale 1: low-rank, a Kronecker product, or dense.
         error: Frobenius norm of what rounding and truncation took, relative to the planned result.
+        kept: how many of the last directions are those of preserved LoRAs.
     """
 
     target: Target
-    shape: tuple[int, ...]
-    up: Tensor
-    down: Tensor
+    delta: Delta
     error: float
+    kept: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The target's own."""
+        return self.delta.shape
 
     @property
     def rank(self) -> int:
-        """The inner size `r`."""
-        return self.down.shape[0]
+        """The inner size, or the largest rank that a delta without one may have."""
+        return self.delta.rank
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its tensors."""
+        return next(iter(self.delta.tensors.values())).dtype
 
     @property
     def size_bytes(self) -> int:
-        """Memory of the factors."""
-        return self.up.nbytes + self.down.nbytes
+        """Memory of its tensors."""
+        return sum(tensor.nbytes for tensor in self.delta.tensors.values())
+
+    @property
+    def up(self) -> Tensor:
+        """`(o, r)`, of a low-rank delta."""
+        assert isinstance(self.delta, LowRank)
+        return self.delta.up
+
+    @property
+    def down(self) -> Tensor:
+        """`(r, i)`, of a low-rank delta, flattened like it."""
+        assert isinstance(self.delta, LowRank)
+        return self.delta.down
 
 
 def shaped(patch: Patch, gain: float, rank: int) -> Patch:
@@ -49,52 +71,63 @@ def shaped(patch: Patch, gain: float, rank: int) -> Patch:
     """
     if not isfinite(gain):
         raise SaveError(f"The gain is {gain}; it must be a number.")
-    if gain == 1.0 and not 0 < rank < patch.rank:
+    is_cut = 0 < rank < patch.rank or (rank and not isinstance(patch.delta, LowRank))
+    if gain == 1.0 and not is_cut:
         return patch
-    up, down, lost = patch.up.float(), patch.down.float(), 0.0
-    if 0 < rank < patch.rank:
-        up, down, lost = truncate(up, down, rank, 0.0)
+    delta, kept, lost = shrunk(patch.delta.times(1.0), patch.kept, rank if is_cut else 0)
+    delta = _louder(delta, gain)
+    norm = rounding_norm(delta, delta.times(0.0))
+    made = rounded(patch.target, delta, patch.dtype, norm)
+    return replace(made, error=hypot(patch.error, lost) + made.error, kept=kept)
+
+
+def _louder(delta: Delta, gain: float) -> Delta:
+    if not isinstance(delta, LowRank):
+        return delta.times(gain)
     # Half of the gain to each factor, the down's half a power of two: neither runs out of range.
     share = 2.0 ** round(log2(abs(gain)) / 2) if gain else 1.0
-    up, down = up * (gain / share), down * share
-    cast_up, cast_down, off = rounded(patch.target, up, down, patch.up.dtype, _norm(up, down))
-    return replace(patch, up=cast_up, down=cast_down, error=hypot(patch.error, lost) + off)
+    return replace(delta, up=delta.up * (gain / share), down=delta.down * share)
 
 
-def rounded(
-    target: Target, up: Tensor, down: Tensor, dtype: torch.dtype, norm: float
-) -> tuple[Tensor, Tensor, float]:
-    """Factors in a dtype.
-
-    Args:
-        target: serves messages.
-        up: `(o, r)` float32.
-        down: `(r, i)` float32.
-        dtype: of the result.
-        norm: that of the planned result.
-
-    Returns:
-        `up`, `down`, and `‖cast_up @ cast_down − up @ down‖ / norm`, never less than it is.
+def rounded(target: Target, delta: Delta, dtype: torch.dtype, norm: float) -> Patch:
+    """A delta in a dtype, as a patch whose error is that of the rounding, relative to `norm`.
 
     Raises:
         ProofError: a value is too large for the dtype.
     """
-    cast_up, cast_down = up.to(dtype), down.to(dtype)
-    if not isfinite(float(cast_up.abs().amax()) + float(cast_down.abs().amax())):
+    cast = delta.to(dtype)
+    if not isfinite(sum(float(tensor.abs().amax()) for tensor in cast.tensors.values())):
         raise ProofError(f"The result on {target} is too large for {dtype}; merge with `--dtype float32`.")
-    if norm == 0.0 or dtype == up.dtype:
-        return cast_up, cast_down, 0.0
-    up_off, wide = cast_up.float() - up, cast_down.float()
-    down_off = wide - down
-    off = _norm(up_off, wide)
-    # Powers of two leave the down's digits alone, but for its smallest entries: the bound is all but zero
-    # then.
-    bound = float(up.norm()) * float(down_off.norm())
-    if bound > 0.05 * off:
-        off, bound = _norm(torch.cat([up_off, up], 1), torch.cat([wide, down_off])), 0.0
-    return cast_up, cast_down, (off + bound) / norm
+    off = 0.0 if norm == 0.0 or dtype == torch.float32 else rounding_norm(delta, cast) / norm
+    return Patch(target, cast, off)
 
 
-def _norm(up: Tensor, down: Tensor) -> float:
-    energy = ((up.T @ up).double() * (down @ down.T)).sum()
-    return float(energy.clamp(min=0).sqrt())
+def part_of(patch: Patch, target: Target) -> Patch:
+    """The part of a whole weight's patch that `target` names."""
+    assert target.part is not None
+    return Patch(target, patch.delta.part(target.part), patch.error)
+
+
+def joined(weight: str, rows: int, patches: list[Patch]) -> Patch:
+    """Row parts of one weight as one patch of `rows` rows; exact.
+
+    Low-rank parts become ups in blocks and downs one below the other, so their ranks add up.
+    """
+    shape = (rows, *patches[0].shape[1:])
+    error = max(patch.error for patch in patches)
+    if not all(isinstance(patch.delta, LowRank) for patch in patches):
+        flat = patches[0].delta.flat()
+        matrix = flat.new_zeros(rows, flat.shape[1])
+        for patch in patches:
+            assert patch.target.part is not None and patch.target.part.axis == 0
+            matrix.narrow(0, patch.target.part.start, patch.target.part.length).copy_(patch.delta.flat())
+        return Patch(Target(weight), Dense(matrix.to(patches[0].dtype), 1.0, shape), error)
+    up = patches[0].up.new_zeros(rows, sum(patch.rank for patch in patches))
+    at = 0
+    for patch in patches:
+        part = patch.target.part
+        assert part is not None and part.axis == 0
+        up[part.start : part.start + part.length, at : at + patch.rank] = patch.up
+        at += patch.rank
+    down = torch.cat([patch.down for patch in patches])
+    return Patch(Target(weight), LowRank(up, down, 1.0, shape), error)

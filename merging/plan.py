@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from ..analysis.similarity import Measured
+from ..analysis.similarity import Measured, norms
 from ..core.errors import RecipeError
 from ..lora.stack import Stack
 from ..lora.target import Part, Target
-from .blend import blend_group
+from .blend import Blend, blend_group
 from .methods.spherical import combined_norm
 from .recipe import Recipe
 from .scale import Branch, branch_scale
@@ -148,8 +148,30 @@ def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Pla
         family=stack.family.key if stack.family else None,
         targets=tuple(targets),
         scales=scales,
-        notes=stack.notes,
+        notes=(*stack.notes, *_silent(stack, measured), *_cancelled(targets, blends)),
     )
+
+
+def _silent(stack: Stack, measured: Sequence[Measured]) -> list[str]:
+    """Entries that touch targets, and add nothing to any of them."""
+    touching = {entry for one in measured for entry in one.entries}
+    return [
+        f"`{entry.file.label}` changes nothing: at its strengths, all that it adds is zero."
+        for index, (entry, norm) in enumerate(
+            zip(stack.entries, norms(stack, measured).tolist(), strict=True)
+        )
+        if norm == 0.0 and index in touching
+    ]
+
+
+def _cancelled(targets: Sequence[TargetPlan], blends: Sequence[Blend]) -> list[str]:
+    found = [target for target, blend in zip(targets, blends, strict=True) if blend.has_cancelled]
+    if not found:
+        return []
+    return [
+        f"On {len(found)} of {len(targets)} targets, the first {found[0].target}, the LoRAs all but cancel each"
+        f" other: {found[0].method} has no direction to keep there, and their weighted average is taken."
+    ]
 
 
 def is_for(plan: Plan, stack: Stack) -> bool:
@@ -167,7 +189,7 @@ def _sources(stack: Stack) -> tuple[Source, ...]:
             entry.file.label,
             entry.file.sha256,
             entry.strength,
-            entry.strength if entry.clip_strength is None else entry.clip_strength,
+            entry.strength_on_clip,
             entry.preserve,
         )
         for entry in stack.entries

@@ -77,7 +77,7 @@ def disagreements(entries: Sequence[Entry], told: Described) -> list[str]:
                 f"It says it was made with `{source.label}` at {source.strength:g}{kept}; that was not given."
             )
             continue
-        clip = entry.strength if entry.clip_strength is None else entry.clip_strength
+        clip = entry.strength_on_clip
         if (entry.strength, clip) != (source.strength, source.clip_strength):
             sentences.append(
                 f"It says `{source.label}` was at {source.strength:g} (CLIP {source.clip_strength:g}); given"

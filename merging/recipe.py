@@ -30,9 +30,11 @@ class Recipe:
             louder than the plain sum; `none`; `auto` is `mean` for the method `auto` and `none` for a named
             one.
         strength_scale: `absolute` makes every method as strong as its strengths are; `relative` leaves
-            averaging methods blind to a common factor of the strengths, as their papers have them.
-        rank: the rank of the result, 0 for what the stack asks for.
-        tolerance: the relative error a smaller rank may cost, 0 for none.
+            averaging methods blind to a common factor of the strengths, as their papers have them;
+            auto-strength and the global scale go by the strengths all the same.
+        rank: the largest rank of the result, 0 for what the stack asks for; preserved LoRAs stay exactly if
+            it leaves room for more than them.
+        tolerance: the relative error a smaller rank may cost, 0 for none; preserved LoRAs stay exactly.
         dtype: of the result's factors; `auto` is the widest of the inputs.
         partial: go on without modules that are not read.
     """

@@ -7,7 +7,7 @@ replaces nothing (`design.md` §1.3). `alpha = rank` always, so that every loade
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from ..core.errors import ProofError, RecipeError, SaveError
-from ..core.linalg import product_norm
 from ..core.params import unknown
 from ..core.tensorfile import write_tensors
 from ..lora import keys
-from ..lora.factors import LowRank
+from ..lora.factors import Delta, LowRank, distance
 from ..lora.file import LoraFile, open_lora
+from ..lora.full import Kron
 from ..lora.keys import Family
-from ..lora.target import Part, Target
-from .patch import Patch
+from ..lora.stack import BIAS
+from ..lora.target import Target
+from .patch import Patch, joined, part_of
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,21 @@ class Named:
 
 
 def named(
-    patches: Sequence[Patch], naming: str, family: Family | None, spellings: Mapping[Target, str]
+    patches: Sequence[Patch],
+    naming: str,
+    family: Family | None,
+    spellings: Mapping[Target, str],
+    height: Callable[[str], int],
 ) -> list[Named]:
     """Patches under their names in a naming; fused weights are split, or parts joined, where it asks for
     that.
+
+    Args:
+        patches: all of a merge.
+        naming: `comfyui`, `kohya` or `diffusers`.
+        family: of the stack, or None.
+        spellings: names for targets that no family names.
+        height: the rows of a whole weight, 0 if they are not known.
 
     Raises:
         RecipeError: there is no such naming.
@@ -73,7 +85,7 @@ def named(
         by_weight.setdefault(patch.target.weight, []).append(patch)
     made: list[Named] = []
     for found in by_weight.values():
-        made += _named_weight(found, naming, family, spellings)
+        made += _named_weight(found, naming, family, spellings, height)
     _refuse_twins(made)
     if family is None:
         return made
@@ -86,20 +98,26 @@ def named(
 
 
 def _named_weight(
-    found: Sequence[Patch], naming: str, family: Family | None, spellings: Mapping[Target, str]
+    found: Sequence[Patch],
+    naming: str,
+    family: Family | None,
+    spellings: Mapping[Target, str],
+    height: Callable[[str], int],
 ) -> list[Named]:
     names = [_spell(patch.target, naming, family, spellings) for patch in found]
     if all(names):
         return [Named(name, patch) for name, patch in zip(names, found, strict=True) if name]
     weight = found[0].target.weight
     if len(found) == 1 and found[0].target.part is None:
-        parts = keys.parts(weight, found[0].up.shape[0], family) if family else None
-        pieces = [_row_part(found[0], part) for part in parts or ()]
+        parts = keys.parts(weight, found[0].shape[0], family) if family else None
+        pieces = [part_of(found[0], Target(weight, part)) for part in parts or ()]
         names = [_spell(piece.target, naming, family, spellings) for piece in pieces]
         if pieces and all(names):
             return [Named(name, piece) for name, piece in zip(names, pieces, strict=True) if name]
-    elif (whole := _spell(Target(weight), naming, family, spellings)) and family:
-        return [Named(whole, _joined(weight, found, family))]
+    elif (whole := _spell(Target(weight), naming, family, spellings)) and (rows := height(weight)):
+        return [Named(whole, joined(weight, rows, list(found)))]
+    if naming == "comfyui":
+        raise SaveError(f"The parts of {weight} have no names of their own, and its height is not known.")
     raise SaveError(
         f"{weight} has no name in {naming} naming. Save with `comfyui` naming, which names every target."
     )
@@ -109,28 +127,6 @@ def _spell(target: Target, naming: str, family: Family | None, spellings: Mappin
     if target in spellings:
         return spellings[target]
     return keys.spell(target, naming, family)
-
-
-def _row_part(patch: Patch, part: Part) -> Patch:
-    shape = (part.length, *patch.shape[1:])
-    up = patch.up.narrow(0, part.start, part.length)
-    return Patch(Target(patch.target.weight, part), shape, up, patch.down, patch.error)
-
-
-def _joined(weight: str, found: Sequence[Patch], family: Family) -> Patch:
-    """Parts of one weight as one patch: ups in blocks, downs one below the other; exact, ranks add up."""
-    parts = [patch.target.part for patch in found]
-    rows = keys.rows(weight, family)
-    rank = sum(patch.rank for patch in found)
-    up = found[0].up.new_zeros(rows, rank)
-    at = 0
-    for patch, part in zip(found, parts, strict=True):
-        assert part is not None and part.axis == 0
-        up[part.start : part.start + part.length, at : at + patch.rank] = patch.up
-        at += patch.rank
-    down = torch.cat([patch.down for patch in found])
-    error = max(patch.error for patch in found)
-    return Patch(Target(weight), (rows, *found[0].shape[1:]), up, down, error)
 
 
 def _refuse_twins(made: Sequence[Named]) -> None:
@@ -147,7 +143,6 @@ def save_patches(
     naming: str,
     metadata: Mapping[str, str],
     lead: Callable[[str], Target | None],
-    tolerance: float = 1e-6,
 ) -> Proof:
     """Write a LoRA file and prove it.
 
@@ -157,7 +152,6 @@ def save_patches(
         naming: decides the spelling of the factors: `lora_up`, or PEFT's `lora_B` for `diffusers`.
         metadata: strings for the header.
         lead: the ordinary way from a name in a file to its target.
-        tolerance: the largest relative difference that re-reading may show.
 
     Raises:
         SaveError: the place cannot be written.
@@ -171,10 +165,11 @@ def save_patches(
 
     def check(written: Path) -> None:
         read_error = _read_back(open_lora(written), pieces, lead)
-        if read_error > tolerance:
+        if read_error > 0.0:
             raise ProofError(
-                f"`{path}` was not saved: read back, it differs from the merge by {read_error:.2e}, more than"
-                f" {tolerance:.0e}. The disk or the memory of this machine may be faulty; try another place."
+                f"`{path}` was not saved: read back, it differs from the merge by {read_error:.2e} of the norm,"
+                " where not a bit should. The disk or the memory of this machine may be faulty; try another"
+                " place."
             )
         proofs.append(
             Proof(
@@ -192,26 +187,39 @@ def save_patches(
 
 
 def _tensors(piece: Named, naming: str) -> dict[str, Tensor]:
-    patch = piece.patch
-    kernel = patch.shape[2:]
-    up, down = patch.up, patch.down
+    delta = piece.patch.delta
     if piece.swap_halves:
-        up = torch.cat(up.chunk(2)[::-1])
-    if kernel:
-        up = up.reshape(*up.shape, *(1 for _ in kernel))
-        down = down.reshape(patch.rank, *patch.shape[1:])
+        delta = delta.halves_swapped()
+    name, kernel = piece.name, delta.shape[2:]
+    if isinstance(delta, LowRank):
+        up, down = delta.up, delta.down
+        if kernel:
+            up = up.reshape(*up.shape, *(1 for _ in kernel))
+            down = down.reshape(delta.rank, *delta.shape[1:])
+        if naming == "diffusers":
+            return {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
+        alpha = torch.tensor(float(delta.rank))
+        return {f"{name}.lora_up.weight": up, f"{name}.lora_down.weight": down, f"{name}.alpha": alpha}
     if naming == "diffusers":
-        return {f"{piece.name}.lora_A.weight": down, f"{piece.name}.lora_B.weight": up}
-    return {
-        f"{piece.name}.lora_up.weight": up,
-        f"{piece.name}.lora_down.weight": down,
-        f"{piece.name}.alpha": torch.tensor(float(patch.rank)),
-    }
+        raise SaveError(
+            f"The merge is of full rank on {piece.patch.target}, and diffusers reads low-rank factors only. Merge"
+            " with a rank or a tolerance, or save with `comfyui` naming."
+        )
+    if isinstance(delta, Kron):
+        # No alpha: with both factors whole, readers take the product as it is.
+        b = delta.b.reshape(delta.b.shape[0], -1, *kernel) if kernel else delta.b
+        return {f"{name}.lokr_w1": delta.a, f"{name}.lokr_w2": b}
+    if name.endswith(BIAS):
+        return {f"{name.removesuffix(BIAS)}.diff_b": delta.matrix.reshape(delta.shape)}
+    return {f"{name}.diff": delta.matrix.reshape(delta.shape)}
 
 
 def _read_back(file: LoraFile, pieces: Sequence[Named], lead: Callable[[str], Target | None]) -> float:
     if len(file.modules) != len(pieces):
         raise ProofError(f"The saved file has {len(file.modules)} modules where {len(pieces)} were written.")
+    strange = next((account.tensor for account in file.accounts if account.state != "used"), None)
+    if strange is not None:
+        raise ProofError(f"`{strange}` of the saved file is of no use, and none such was written.")
     largest = 0.0
     for piece in pieces:
         module = file.modules.get(piece.name)
@@ -221,25 +229,31 @@ def _read_back(file: LoraFile, pieces: Sequence[Named], lead: Callable[[str], Ta
     return largest
 
 
-def difference(delta: LowRank, piece: Named) -> float:
-    """`‖delta − patch‖ / ‖patch‖`, from factors; 0 for the same bits, infinite for NaN."""
+def difference(delta: Delta, piece: Named) -> float:
+    """`‖delta − patch‖ / ‖patch‖`, from factors; 0 for the same bits, infinite for another shape or NaN."""
     if piece.swap_halves:
         delta = delta.halves_swapped()
-    up, down, scale, patch = delta.up, delta.down, delta.scale, piece.patch
-    if scale == 1.0 and _same_bits(up, patch.up) and _same_bits(down, patch.down):
+    wanted = piece.patch.delta
+    if _are_same(delta, wanted):
         return 0.0
-    left = torch.cat([up.double() * scale, patch.up.double()], 1)
-    right = torch.cat([down.double(), -patch.down.double()])
-    size = product_norm(patch.up.double(), patch.down.double())
-    off = product_norm(left, right)
+    if delta.shape[0] != wanted.shape[0] or prod(delta.shape[1:]) != prod(wanted.shape[1:]):
+        return inf
+    off, size = distance(delta, wanted)
     if not isfinite(off):
         return inf
     return off / size if size > 0 else off
+
+
+def _are_same(delta: Delta, wanted: Delta) -> bool:
+    if type(delta) is not type(wanted) or delta.scale != wanted.scale:
+        return False
+    pairs = zip(delta.tensors.values(), wanted.tensors.values(), strict=True)
+    return all(_same_bits(one, other) for one, other in pairs)
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     # Bytes, through NumPy: torch compares half-precision numbers one by one, eight times slower.
-    left, right = (tensor.contiguous().view(torch.uint8).numpy() for tensor in (one, other))
+    left, right = (tensor.contiguous().reshape(-1).view(torch.uint8).numpy() for tensor in (one, other))
     return np.array_equal(left, right)

@@ -4,9 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ..core.errors import SaveError, StackError
 from ..core.log import log
 from ..lora.entries import Model
+from ..lora.factors import Delta, LowRank
+from ..lora.full import Kron
+from ..lora.stack import BIAS
 from ..lora.target import TEXT_ENCODERS, Part, Route, Target
 from ..merging.patch import Patch
 from .lora_names import LORA_SUFFIXES, Match, match, nearest
@@ -83,7 +89,30 @@ def read_model(model: Any, clip: Any | None) -> Model:
     if clip is not None:
         inner = clip.cond_stage_model
         _add(comfy.lora.model_lora_keys_clip(inner, {}), inner.state_dict(), TEXT_ENCODERS, known, shapes)
-    return Model(known, shapes, has_clip=clip is not None)
+    return Model(known, shapes, clip is not None, lambda weight: _base_weight(model, clip, weight))
+
+
+def _base_weight(model: Any, clip: Any | None, weight: str) -> Tensor | None:
+    """The unpatched weight of a target in float32, dequantised where it is stored packed (contract §2.7)."""
+    import comfy.model_management
+    import comfy.utils
+
+    is_text = weight.startswith(TEXT_ENCODERS)
+    patcher = clip.patcher if is_text and clip is not None else model
+    key = weight.removeprefix(TEXT_ENCODERS)
+    key = key if key.endswith(BIAS) else f"{key}.weight"
+    path, _, parameter = key.rpartition(".")
+    try:
+        layer = comfy.utils.get_attr(patcher.model, path)
+    except AttributeError:
+        return None
+    held = patcher.backup[key].weight if key in patcher.backup else getattr(layer, parameter, None)
+    if held is None:
+        return None
+    cast = comfy.model_management.cast_to_device(held, torch.device("cpu"), torch.float32, copy=True)
+    if parameter == "weight" and hasattr(layer, "convert_weight"):
+        cast = layer.convert_weight(cast, inplace=True)
+    return cast
 
 
 def _add(
@@ -93,6 +122,9 @@ def _add(
     known: dict[str, Route],
     shapes: dict[str, tuple[int, ...]],
 ) -> None:
+    for key, weight in weights.items():
+        if key.endswith(BIAS) and weight.is_floating_point():
+            shapes[component + key] = tuple(weight.shape)
     for name, led in names.items():
         key, offset, *function = led if isinstance(led, tuple) else (led, None)
         if key not in weights or not key.endswith(".weight"):
@@ -110,23 +142,32 @@ def _add(
 
 def patch_key(target: Target) -> Any:
     """A target as ComfyUI's `add_patches` takes it."""
-    key = target.weight.removeprefix(TEXT_ENCODERS) + ".weight"
+    key = target.weight.removeprefix(TEXT_ENCODERS)
+    if not key.endswith(BIAS):
+        key += ".weight"
     part = target.part
     return key if part is None else (key, (part.axis, part.start, part.length))
 
 
 def adapters(patches: Sequence[Patch]) -> dict[Any, Any]:
-    """Patches in ComfyUI's form: one of its LoRA adapters for each target, `alpha` equal to the rank."""
-    from comfy.weight_adapter import LoRAAdapter
+    """Patches in ComfyUI's form: its own adapters, `alpha` equal to the rank, or whole differences."""
+    return {patch_key(patch.target): _adapter(patch.delta) for patch in patches}
 
-    made: dict[Any, Any] = {}
-    for patch in patches:
-        up, down = patch.up, patch.down
-        if patch.shape[2:]:
-            up = up.reshape(*up.shape, *(1 for _ in patch.shape[2:]))
-            down = down.reshape(patch.rank, *patch.shape[1:])
-        made[patch_key(patch.target)] = LoRAAdapter(set(), (up, down, float(patch.rank), None, None, None))
-    return made
+
+def _adapter(delta: Delta) -> Any:
+    from comfy.weight_adapter import LoKrAdapter, LoRAAdapter
+
+    kernel = delta.shape[2:]
+    if isinstance(delta, LowRank):
+        up, down = delta.up, delta.down
+        if kernel:
+            up = up.reshape(*up.shape, *(1 for _ in kernel))
+            down = down.reshape(delta.rank, *delta.shape[1:])
+        return LoRAAdapter(set(), (up, down, float(delta.rank), None, None, None))
+    if isinstance(delta, Kron):
+        b = delta.b.reshape(delta.b.shape[0], -1, *kernel) if kernel else delta.b
+        return LoKrAdapter(set(), (delta.a, b, None, None, None, None, None, None, None))
+    return ("diff", (delta.matrix.reshape(delta.shape),))
 
 
 def patched(owner: Any, patches: Mapping[Any, Any], strength: float) -> tuple[Any, list[str]]:

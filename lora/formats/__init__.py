@@ -5,11 +5,14 @@ First to recognise wins. What no format here claims is told apart into *known* (
 *unknown*; nothing passes unmentioned.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from torch import Tensor
+
 from ...core.tensorfile import TensorFile, TensorInfo
-from ..factors import LowRank
-from . import lora, others
+from ..factors import Delta
+from . import boft, diff, dora, glora, ia3, lora, oft, oft_peft, others
 from .module import Module, Problem
 
 
@@ -24,16 +27,37 @@ class Format(Protocol):
         ...
 
     @staticmethod
-    def recognise(name: str, roles: dict[str, TensorInfo]) -> "Module | Problem | None":
-        """The module that these tensors make up, what is wrong with them, or None if another format's."""
+    def recognise(name: str, roles: Mapping[str, TensorInfo]) -> "Module | Problem | None":
+        """The module that these tensors make up, what is wrong with them, or None if another format's.
+
+        Roles that the module does not take are offered to the formats behind.
+        """
         ...
 
     @staticmethod
-    def load(module: Module, tensors: TensorFile) -> LowRank:
-        """The module's delta, in factors."""
+    def load(module: Module, tensors: TensorFile, base: Tensor | None) -> Delta:
+        """The module's delta; `base` is the base weight, None unless the module has a `base_reason`."""
         ...
 
 
-FORMATS: tuple[Format, ...] = (lora,)  # type: ignore[assignment]
+# Where a module has several, ComfyUI takes the difference, else the last that it looks for.
+FORMATS: tuple[Format, ...] = (diff, boft, oft, glora, lora, oft_peft, ia3)  # type: ignore[assignment]
 
-__all__ = ["FORMATS", "Format", "Module", "Problem", "others"]
+_TITLES = {
+    "boft": "BOFT",
+    "diff": "full difference",
+    "glora": "GLoRA",
+    "ia3": "(IA)³",
+    "lora": "LoRA",
+    "oft": "OFT",
+    "oft_peft": "OFT of PEFT's kind",
+}
+
+
+def title(module: Module) -> str:
+    """What a user calls the format of a module."""
+    name = _TITLES.get(module.format, module.format)
+    return f"{name} with DoRA" if any(role in module.roles for role in dora.ROLES) else name
+
+
+__all__ = ["FORMATS", "Format", "Module", "Problem", "ia3", "others", "title"]

@@ -4,14 +4,17 @@
 """
 
 import re
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import torch
+from torch import Tensor
 
-from ...core.errors import FileError
 from ...core.tensorfile import TensorFile, TensorInfo
-from ..factors import LowRank
+from ..factors import Delta, LowRank
+from . import dora
 from .module import Module, Problem
+from .values import factor, number
 
 NAME = "lora"
 
@@ -30,10 +33,7 @@ _SUFFIXES: dict[str, str] = {
     ".lora_B": "up",
     ".lora_A": "down",
     ".alpha": "alpha",
-    ".dora_scale": "dora",
-    ".lora_magnitude_vector": "dora",
-    ".lora_magnitude_vector.weight": "dora",
-    ".magnitude": "dora",
+    **dora.SUFFIXES,
     ".lora_B.bias": "bias",
     ".reshape_weight": "reshape",
 }
@@ -41,7 +41,8 @@ _SUFFIXES: dict[str, str] = {
 _ADAPTER = re.compile(
     r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>\w+)(?P<end>\.weight)?$"
 )
-_SIDES = {"A": "down", "B": "up", "magnitude_vector": "dora"}
+_ROLES = {"up", "down", "mid", "alpha", *dora.ROLES}
+_SIDES = {"A": "down", "B": "up", "magnitude_vector": "magnitude"}
 _ENDINGS = re.compile("(?:" + "|".join(map(re.escape, sorted(_SUFFIXES, key=len, reverse=True))) + ")$")
 
 
@@ -54,14 +55,14 @@ def split(tensor_name: str) -> tuple[str, str] | None:
     return None
 
 
-def recognise(name: str, roles: dict[str, TensorInfo]) -> Module | Problem | None:
+def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | None:
     """The module these tensors make up, what is wrong with them, or None if they are no LoRA."""
     if "up" not in roles and "down" not in roles:
         return None
     if "up" not in roles or "down" not in roles:
         here, gone = ("up", "down") if "up" in roles else ("down", "up")
         return Problem(name, f"has the {here} factor but not the {gone} factor", is_damage=True)
-    for role, what in (("dora", "DoRA magnitudes"), ("bias", "a bias"), ("reshape", "a wider base weight")):
+    for role, what in (("bias", "a bias"), ("reshape", "a wider base weight")):
         if role in roles:
             return Problem(name, f"comes with {what}, which this version does not read", is_damage=False)
     up, down, mid = roles["up"].shape, roles["down"].shape, roles["mid"].shape if "mid" in roles else None
@@ -70,7 +71,12 @@ def recognise(name: str, roles: dict[str, TensorInfo]) -> Module | Problem | Non
     if "alpha" in roles and roles["alpha"].shape not in ((), (1,)):
         return Problem(name, f"has an alpha of shape {roles['alpha'].shape}, not one number", is_damage=True)
     kernel = mid[2:] if mid else down[2:]
-    return Module(name, NAME, MappingProxyType(dict(roles)), down[0], (up[0], down[1], *kernel))
+    shape = (up[0], down[1], *kernel)
+    if problem := dora.problem(name, roles, shape):
+        return problem
+    taken = MappingProxyType({role: info for role, info in roles.items() if role in _ROLES})
+    reason, note = dora.reason(roles), dora.note(roles, up[0])
+    return Module(name, NAME, taken, down[0], shape, base_reason=reason, note=note)
 
 
 def _shape_problem(up: tuple[int, ...], down: tuple[int, ...], mid: tuple[int, ...] | None) -> str:
@@ -87,31 +93,18 @@ def _shape_problem(up: tuple[int, ...], down: tuple[int, ...], mid: tuple[int, .
     return ""
 
 
-def load(module: Module, tensors: TensorFile) -> LowRank:
-    """The module's delta in factors, as stored; a mid is folded into the down.
+def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Delta:
+    """The module's delta in factors, as stored, a mid folded into the down; dense with DoRA's magnitudes.
 
     Raises:
         FileError: a factor or the alpha is of a dtype that cannot be read, or alpha is not a finite number.
     """
     roles = module.roles
-    up = tensors.read(roles["up"].name).flatten(1)
-    down = tensors.read(roles["down"].name)
-    for factor, role in ((up, "up"), (down, "down")):
-        if not factor.is_floating_point():
-            raise FileError(
-                f"`{roles[role].name}` of `{tensors.path}` holds {factor.dtype}, not floating-point"
-                f" numbers; the"
-                " file is damaged or of another format."
-            )
+    up = factor(tensors, roles["up"]).flatten(1)
+    down = factor(tensors, roles["down"])
     if "mid" in roles:
-        mid = tensors.read(roles["mid"].name).float()
+        mid = factor(tensors, roles["mid"]).float()
         down = torch.einsum("ab...,bi->ai...", mid, down.float().flatten(1))
-    scale = 1.0
-    if "alpha" in roles:
-        alpha = float(tensors.read(roles["alpha"].name))
-        if alpha != alpha or alpha in (float("inf"), float("-inf")):
-            raise FileError(
-                f"`{roles['alpha'].name}` of `{tensors.path}` is {alpha}; the file is damaged. Get it again."
-            )
-        scale = alpha / module.rank
-    return LowRank(up, down.flatten(1), scale, module.shape)
+    scale = number(tensors, roles["alpha"]) / module.rank if "alpha" in roles else 1.0
+    assert module.shape is not None
+    return dora.applied(LowRank(up, down.flatten(1), scale, module.shape), module, tensors, base)

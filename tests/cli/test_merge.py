@@ -208,11 +208,12 @@ def test_a_read_only_file_stays(run, loras, tmp_path):
     assert there.read_text() == "precious"
 
 
-@pytest.mark.skipif(os.access("/", os.W_OK), reason="the superuser writes everywhere")
 def test_a_read_only_folder_takes_nothing(run, loras, tmp_path):
     folder = tmp_path / "locked"
     folder.mkdir()
     folder.chmod(0o555)
+    if os.access(folder, os.W_OK):
+        pytest.skip("the superuser writes everywhere")
     ran = run("merge", *loras, "-o", folder / "out")
     folder.chmod(0o755)
     assert ran.code == 1 and "is read-only" in ran.err

@@ -168,9 +168,8 @@ def test_one_file_may_be_preserved_and_blended_at_once(recipe, files):
 
 
 @every_recipe
-@pytest.mark.parametrize("count", [3, 4])
-def test_the_order_of_the_stack_does_not_change_a_single_bit(recipe, count, files):
-    given = entries(files, 0.9, -0.5, 0.7, 1.0)[:count]
+def test_the_order_of_the_stack_does_not_change_a_single_bit(recipe, files):
+    given = entries(files, 0.9, -0.5, 0.7)
     first = merged(given, recipe)
     for order in permutations(given):
         again = merged(order, recipe)

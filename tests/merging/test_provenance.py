@@ -4,13 +4,18 @@ import json
 from dataclasses import replace
 
 import pytest
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from lora_alloy.api import merge, verify
 from lora_alloy.core.errors import ProofError, StackError
 from lora_alloy.lora.file import open_lora
-from lora_alloy.lora.stack import Entry
+from lora_alloy.lora.keys import family, key_map
+from lora_alloy.lora.stack import Entry, Model, build_stack
+from lora_alloy.lora.target import Route, Target
 from lora_alloy.merging.metadata import described
 from lora_alloy.merging.provenance import disagreements, find_sources, with_preserved
+from lora_alloy_testing.builders import TOY, entry_of, noise, toy_lora, write_lora
 from lora_alloy_testing.small_loras import write_small
 
 
@@ -78,12 +83,20 @@ def test_sources_that_are_none_make_a_file_that_does_not_say(text):
     assert found is None or found.sources == ()
 
 
+@pytest.mark.parametrize(
+    "text", ["[]", "3", '{"naming": "kohya"}', '{"naming": "a", "gain": 1, "clip_gain": 1, "rank": 1e999}']
+)
+def test_a_header_that_cannot_be_read_does_not_say(text):
+    assert described({"lora_alloy.recipe": "{}", "lora_alloy.saved": text}) is None
+
+
 def test_a_rounding_that_another_machine_does_is_allowed_and_more_is_not(made, tmp_path):
     _, entries = made
     merged = merge(entries)
     patch = merged.patches[0]
     for factor, is_fine in ((1 + 1e-4, True), (1 + 1e-3, False)):
-        merged.patches = (replace(patch, up=(patch.up.double() * factor).half()), *merged.patches[1:])
+        louder = replace(patch.delta, up=(patch.up.double() * factor).half())
+        merged.patches = (replace(patch, delta=louder), *merged.patches[1:])
         path = tmp_path / f"{factor}.safetensors"
         merged.save(path)
         if is_fine:
@@ -91,3 +104,49 @@ def test_a_rounding_that_another_machine_does_is_allowed_and_more_is_not(made, t
         else:
             with pytest.raises(ProofError, match="is not what these inputs give"):
                 verify(path, entries)
+
+
+class TestAHostsModel:
+    """What a model lacked when a merge was saved in ComfyUI is not missed when it is proven without it."""
+
+    @pytest.fixture
+    def paths(self, tmp_path):
+        return [write_lora(tmp_path / f"{n}.safetensors", toy_lora(n)) for n in range(2)]
+
+    def saved(self, paths, model, tmp_path):
+        entries = [entry_of(paths[0]), entry_of(paths[1], 0.5)]
+        path = merge(build_stack(entries, model)).save(tmp_path / "out", gain=0.9).path
+        return path, entries
+
+    def model(self, names, *, has_clip=True):
+        known, shapes = key_map(family("sd15")), {TOY[n][0]: TOY[n][1] for n in names}
+        return Model({n: known[n] for n in (*names, *shapes)}, shapes, has_clip)
+
+    @pytest.mark.parametrize(("count", "has_clip"), [(3, False), (2, False), (3, True), (1, True), (4, True)])
+    def test_may_lack_modules_and_text_encoders(self, count, has_clip, paths, tmp_path):
+        path, entries = self.saved(paths, self.model(list(TOY)[:count], has_clip=has_clip), tmp_path)
+        proof = verify(path, entries)
+        assert (proof.target_count, proof.read_error) == (count, 0.0)
+
+    def test_lacks_no_more_than_the_header_says(self, paths, tmp_path):
+        path, entries = self.saved(paths, self.model(list(TOY)[:3], has_clip=False), tmp_path)
+        tensors = {name: one for name, one in load_file(path).items() if "attn1" not in name}
+        with safe_open(path, "pt") as file:
+            save_file(tensors, path.with_name("less.safetensors"), file.metadata())
+        with pytest.raises(ProofError, match="has 2 modules, the merge has 3; .*attn1.to_q` is missing"):
+            verify(path.with_name("less.safetensors"), entries)
+
+    def test_may_have_names_of_its_own_for_an_architecture_unknown_here(self, tmp_path):
+        lora = {"lora_unet_blocks_0_self_attn_q": noise((24, 16), 4)}
+        weight = "diffusion_model.blocks.0.self_attn.q"
+        model = Model({name: Route(Target(weight)) for name in (*lora, weight)}, {weight: (24, 16)})
+        entries = [entry_of(write_lora(tmp_path / "wan.safetensors", lora))]
+        path = merge(build_stack(entries, model)).save(tmp_path / "out").path
+        assert list(open_lora(path).modules) == [weight]
+        assert verify(path, entries).read_error == 0.0
+
+    def test_says_its_lack_in_the_header(self, paths, tmp_path):
+        path, _ = self.saved(paths, self.model(list(TOY)[:2], has_clip=False), tmp_path)
+        told = described(open_lora(path).tensors.metadata)
+        assert told is not None
+        assert (told.has_clip, told.left_out) == (False, (list(TOY)[2],))

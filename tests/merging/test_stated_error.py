@@ -198,7 +198,7 @@ class TestASavedFile:
         proof = result.save(tmp_path / "out.safetensors", gain=gain, clip_gain=1.7, rank=rank)
         worst = self.measured(result, tmp_path / "out.safetensors", gain, 1.7)
         assert worst <= 1.05 * proof.merge_error + FLOAT32
-        assert proof.merge_error <= 1.5 * worst + FLOAT32
+        assert proof.merge_error <= 2 * worst + FLOAT32
 
     def test_is_not_written_if_a_gain_makes_it_too_large(self, result, tmp_path):
         with pytest.raises(ProofError, match="too large"):
