@@ -25,6 +25,22 @@ def test_no_command_is_a_mistake(run):
     assert ran.code == 1 and ran.out == "" and "usage: lora-alloy COMMAND" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("started", "typed"),
+    [
+        ("/home/you/comfyui-lora-alloy/alloy.py", "python alloy.py"),
+        ("/usr/lib/python3/site-packages/lora_alloy/__main__.py", "python -m lora_alloy"),
+        ("/usr/bin/lora-alloy", "lora-alloy"),
+    ],
+)
+def test_what_to_type_next_is_spelt_as_what_was_typed(run, monkeypatch, tmp_path, started, typed):
+    monkeypatch.setattr("sys.argv", [started])
+    assert f"usage: {typed} COMMAND" in run("help").out
+    assert f"usage: {typed} merge " in run("merge", "--help").out
+    assert f"Now with your own: {typed} merge " in run("demo", "--dir", tmp_path).out
+    assert f"`{typed} merge --help`" in run("merge", "--rank").err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(run, command):
     ran = run(command, "--help")
