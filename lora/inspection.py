@@ -149,6 +149,8 @@ def _formats(file: LoraFile) -> dict[str, int]:
 
 
 def _family_problems(metadata: Mapping[str, str], file: LoraFile) -> list[str]:
+    if not file.modules:
+        return []
     if not file.families:
         return [
             "Its names and shapes are of no model family known here. It still merges, by module name, with"

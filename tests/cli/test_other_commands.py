@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from lora_alloy.cli import COMMANDS, main
@@ -65,6 +66,15 @@ def test_inspect_tells_machines_too(run, loras):
     assert [file["ranks"] for file in told["files"]] == [{"8": 5}, {"4": 4}, {"6": 4}]
     assert told["files"][0]["alphas"] == {"stored_count": 5, "missing_count": 0, "scales": {"0.25": 5}}
     assert told["failed"] == []
+
+
+def test_inspect_claims_nothing_of_a_file_of_which_nothing_is_read(run, tmp_path):
+    name = "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_k"
+    tensors = {f"{name}.oft_r": torch.zeros(8, 4, 4), f"{name}.alpha": torch.tensor(4.0)}
+    save_file(tensors, tmp_path / "old.safetensors")
+    ran = run("inspect", tmp_path / "old.safetensors")
+    assert "1 of 1 modules are not read" in ran.out
+    assert "no alpha is stored" not in ran.out and "It still merges" not in ran.out
 
 
 def test_inspect_names_the_files_that_failed(run, loras, tmp_path):
