@@ -7,7 +7,7 @@ from types import MappingProxyType
 from .. import __version__
 from ..core.errors import AlloyError
 from ..core.params import unknown
-from .console import printable
+from .console import printable, program
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -23,11 +23,11 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 )
 
 USAGE = """\
-usage: lora-alloy COMMAND ...
+usage: {program} COMMAND ...
 
 {commands}
 
-`lora-alloy COMMAND --help` explains one. A LoRA with its strengths is written FILE[:STRENGTH[:CLIP]].
+`{program} COMMAND --help` explains one. A LoRA with its strengths is written FILE[:STRENGTH[:CLIP]].
 """
 
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         listed = "\n".join(f"  {name:<9} {what}" for name, what in COMMANDS.items())
-        (sys.stdout if words else sys.stderr).write(USAGE.format(commands=listed))
+        (sys.stdout if words else sys.stderr).write(USAGE.format(program=program(), commands=listed))
         return 0 if words else 1
     if words[0] in ("--version", "-V"):
         sys.stdout.write(f"LoRA Alloy {__version__}\n")

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
@@ -15,6 +16,12 @@ LINE_LIMIT = 4000
 WORD_LIMIT = 400
 KEPT = 120
 REFRESH = 0.1
+
+
+def program() -> str:
+    """What the user typed to get here, for messages that say what to type next."""
+    started = Path(sys.argv[0]).name
+    return {"alloy.py": "python alloy.py", "__main__.py": "python -m lora_alloy"}.get(started, "lora-alloy")
 
 
 def printable(text: str) -> str:

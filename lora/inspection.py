@@ -173,6 +173,8 @@ def _beyond_comfyui(file: LoraFile) -> list[str]:
 
 
 def _family_problems(metadata: Mapping[str, str], file: LoraFile) -> list[str]:
+    if not file.modules:
+        return []
     if not file.families:
         return [
             "Its names and shapes are of no model family known here. It still merges, by module name, with"

@@ -55,7 +55,8 @@ class Recipe:
     def __post_init__(self) -> None:
         checked(Recipe, asdict(self), "the recipe")
         if self.method != AUTO:
-            METHODS[self.method]
+            if self.method not in METHODS:
+                raise RecipeError(unknown(METHODS.what, self.method, dict.fromkeys([AUTO, *METHODS])))
             object.__setattr__(self, "method", self.method.replace("-", "_"))
 
     @property

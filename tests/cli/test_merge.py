@@ -36,6 +36,11 @@ def test_strengths_on_the_command_line_are_those_of_the_result(run, loras, tmp_p
     torch.testing.assert_close(after[text], 0.25 * before[kohya_text])
 
 
+def test_one_lora_is_not_several(run, loras, tmp_path):
+    assert run("merge", loras[0], "-o", tmp_path / "one").out.startswith("LoRA Alloy: 1 LoRA merged for ")
+    assert run("analyze", loras[0]).out.startswith("LoRA Alloy: 1 LoRA for ")
+
+
 def test_preserve_counts_entries_from_one(run, loras, tmp_path):
     run(
         "merge",
