@@ -7,6 +7,7 @@ from typing import Any
 
 from ..lora.stack import Stack
 from .blocks import block_of
+from .measure import mute_notes
 from .pairs import OPPOSED, Pair, pair_lines, pairs
 from .similarity import Measured, norms, strengths_on
 
@@ -121,7 +122,7 @@ def make_analysis(stack: Stack, measured: Sequence[Measured]) -> Analysis:
             *_few(_block_warnings(found, blocks)),
             *_loud(parts, loudness),
         ),
-        notes=stack.notes,
+        notes=(*stack.notes, *mute_notes(stack, measured)),
     )
 
 

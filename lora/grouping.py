@@ -162,8 +162,7 @@ class Table:
             more = f"; and {len(self._problems) - SHOWN} more" if len(self._problems) > SHOWN else ""
             raise StackError(
                 f"The stack does not fit together: {shown}{more}. These LoRAs are for different models, or"
-                f" damaged;"
-                " keep those of one model."
+                " damaged; keep those of one model."
             )
         order = sorted(groups, key=lambda group: (group.target.is_clip, _natural(group.target)))
         return tuple(order)

@@ -97,7 +97,11 @@ def rounded(target: Target, delta: Delta, dtype: torch.dtype, norm: float) -> Pa
     """
     cast = delta.to(dtype)
     if not isfinite(sum(float(tensor.abs().amax()) for tensor in cast.tensors.values())):
-        raise ProofError(f"The result on {target} is too large for {dtype}; merge with `--dtype float32`.")
+        remedy = "lower the strengths"
+        if dtype != torch.float32:
+            remedy = f"merge in float32 (`--dtype float32`), or {remedy}"
+        name = str(dtype).removeprefix("torch.")
+        raise ProofError(f"The result on {target} is too large for {name}; {remedy}.")
     off = 0.0 if norm == 0.0 or dtype == torch.float32 else rounding_norm(delta, cast) / norm
     return Patch(target, cast, off)
 

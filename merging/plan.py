@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ..analysis.similarity import Measured, norms
+from ..analysis.measure import mute_notes
+from ..analysis.similarity import Measured
 from ..core.errors import RecipeError
 from ..lora.stack import Stack
 from ..lora.target import Part, Target
@@ -148,20 +149,8 @@ def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Pla
         family=stack.family.key if stack.family else None,
         targets=tuple(targets),
         scales=scales,
-        notes=(*stack.notes, *_silent(stack, measured), *_cancelled(targets, blends)),
+        notes=(*stack.notes, *mute_notes(stack, measured), *_cancelled(targets, blends)),
     )
-
-
-def _silent(stack: Stack, measured: Sequence[Measured]) -> list[str]:
-    """Entries that touch targets, and add nothing to any of them."""
-    touching = {entry for one in measured for entry in one.entries}
-    return [
-        f"`{entry.file.label}` changes nothing: at its strengths, all that it adds is zero."
-        for index, (entry, norm) in enumerate(
-            zip(stack.entries, norms(stack, measured).tolist(), strict=True)
-        )
-        if norm == 0.0 and index in touching
-    ]
 
 
 def _cancelled(targets: Sequence[TargetPlan], blends: Sequence[Blend]) -> list[str]:

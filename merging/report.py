@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import hypot
 from typing import Any
 
 from ..analysis.blocks import block_of
@@ -16,6 +17,7 @@ from .scale import Branch
 
 LOUDEST = 3.0
 LOUDEST_OF = {"flux": 5.0}  # transformers bear more than UNets
+LOSSY = 0.01
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def make_report(stack: Stack, plan: Plan, measured: Sequence[Measured], patches:
         worst=str(worst.target),
         suggested_strength=_suggested(stack, plan, measured),
         family=stack.family.title if stack.family else "unknown architecture, merged by module name",
-        notes=plan.notes,
+        notes=(*plan.notes, *_lossy(plan, patches)),
     )
 
 
@@ -146,6 +148,18 @@ def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> float:
         merged += target.norm
     loudest = LOUDEST_OF.get(plan.family or "", LOUDEST)
     return min(max(inputs / merged, 1.0), loudest) if merged > 0 else 1.0
+
+
+def _lossy(plan: Plan, patches: Sequence[Patch]) -> list[str]:
+    """A sentence if rounding takes more of the whole result than anybody asked for."""
+    norm = hypot(*(target.norm for target in plan.targets))
+    lost = hypot(*(target.norm * patch.error for target, patch in zip(plan.targets, patches, strict=True)))
+    if plan.recipe.rank or norm == 0.0 or lost <= norm * max(LOSSY, plan.recipe.tolerance):
+        return []
+    name = str(patches[0].dtype).removeprefix("torch.")
+    return [
+        f"Rounding to {name} takes {lost / norm:.0%} of the result; merge in float32 (`--dtype float32`)."
+    ]
 
 
 def _lines(report: Report) -> list[str]:

@@ -27,8 +27,7 @@ class LoRAOptimizerSimple:
     CATEGORY = CATEGORY
     DESCRIPTION = (
         "Analyses a stack of LoRAs, merges it weight by weight, and applies the result to model and CLIP."
-        " The report"
-        " says how much of each LoRA is left. Connect `lora_data` to Save Merged LoRA to keep it."
+        " The report says how much of each LoRA is left. Connect `lora_data` to Save Merged LoRA to keep it."
     )
     SEARCH_ALIASES = ("lora merge", "lora optimizer", "merge loras")
     FUNCTION = "execute_simple"
@@ -90,8 +89,7 @@ class LoRAOptimizerSimple:
         if settings is None and tuner_data:
             raise RecipeError(
                 "`tuner_data` is connected, and this version cannot replay a tuning result. Disconnect it"
-                " to merge with"
-                " the defaults."
+                " to merge with the defaults."
             )
         recipe = Recipe() if settings is None else recipe_of(settings)
         done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
@@ -121,8 +119,7 @@ def recipe_of(settings: Mapping[str, Any]) -> Recipe:
     if refused:
         raise RecipeError(
             f"The settings ask for what this version does not do: {'; '.join(refused)}. Set them back;"
-            f" nothing was"
-            " merged."
+            " nothing was merged."
         )
     floor = float(settings.get("auto_strength_floor", -1.0))
     return Recipe(

@@ -59,7 +59,7 @@ def optimize(
         return Optimized(model, clip, "\n".join([line, *notes]), None)
     _refuse_filters(read)
     known = bridge.read_model(model, clip)
-    stack = build_stack([_entry(entry) for entry in read], known, recipe.partial)
+    stack = build_stack([_entry(entry) for entry in read], known, recipe.partial, recipe.honour_metadata)
     merged = merge(stack, recipe, progress=bridge.progress_bar(2))
     strength = merged.report.suggested_strength if output_strength < 0 else output_strength
     clip_strength = strength * clip_strength_multiplier
@@ -85,8 +85,7 @@ def _entry(given: StackEntry) -> Entry:
     if path is None:
         raise StackError(
             f"No LoRA called {given.name!r} is installed. Put the file into ComfyUI's `loras` folder, or"
-            f" take the"
-            " entry out of the stack."
+            " take the entry out of the stack."
         )
     return Entry(_opened(path), given.strength, given.clip_strength, given.preserve)
 
@@ -102,8 +101,7 @@ def _refuse_filters(entries: Sequence[StackEntry]) -> None:
             if value != "all":
                 raise RecipeError(
                     f"{entry.name!r} asks for {name} `{value}`, which this version cannot merge by. Set it"
-                    f" to `all`;"
-                    " nothing was merged, so that no LoRA acts in another way than asked."
+                    " to `all`; nothing was merged, so that no LoRA acts in another way than asked."
                 )
 
 

@@ -76,6 +76,7 @@ def test_every_field_of_a_recipe_is_a_flag(run, loras, tmp_path):
         "tolerance": ["--tolerance", "0.125"],
         "dtype": ["--dtype", "bfloat16"],
         "partial": ["--partial"],
+        "honour_metadata": ["--honour-metadata"],
     }
     assert flags.keys() == settable(Recipe).keys()
     given = [word for words in flags.values() for word in words]
@@ -91,6 +92,7 @@ def test_every_field_of_a_recipe_is_a_flag(run, loras, tmp_path):
         tolerance=0.125,
         dtype="bfloat16",
         partial=True,
+        honour_metadata=True,
     )
     assert Recipe.from_json(recipe) == expected
 
