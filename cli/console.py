@@ -20,9 +20,9 @@ REFRESH = 0.1
 
 def program() -> str:
     """What the user typed to get here, for messages that say what to type next."""
-    started = Path(sys.argv[0]).absolute()
+    started = Path(sys.argv[0]).resolve()
     ours = {"alloy.py": "python alloy.py", "__main__.py": "python -m lora_alloy"}
-    is_ours = started.parent == Path(__file__).absolute().parent.parent
+    is_ours = started.parent == Path(__file__).resolve().parent.parent
     return ours.get(started.name, "lora-alloy") if is_ours else "lora-alloy"
 
 
