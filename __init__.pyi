@@ -1,3 +1,5 @@
+from .api import AlloyError as AlloyError
+from .api import Entry as Entry
 from .api import Merged as Merged
 from .api import Recipe as Recipe
 from .api import Stack as Stack

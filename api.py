@@ -11,6 +11,7 @@ import torch
 
 from .analysis.measure import measure
 from .analysis.similarity import Measured
+from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
 from .core.threads import one_thread

@@ -20,8 +20,10 @@ REFRESH = 0.1
 
 def program() -> str:
     """What the user typed to get here, for messages that say what to type next."""
-    started = Path(sys.argv[0]).name
-    return {"alloy.py": "python alloy.py", "__main__.py": "python -m lora_alloy"}.get(started, "lora-alloy")
+    started = Path(sys.argv[0]).resolve()
+    ours = {"alloy.py": "python alloy.py", "__main__.py": "python -m lora_alloy"}
+    is_ours = started.parent == Path(__file__).resolve().parent.parent
+    return ours.get(started.name, "lora-alloy") if is_ours else "lora-alloy"
 
 
 def printable(text: str) -> str:

@@ -12,7 +12,8 @@ from lora_alloy.cli import COMMANDS, main
 from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.presets import PRESETS
 
-README = Path(__file__).resolve().parent.parent.parent / "docs" / "command-line.md"
+ROOT = Path(__file__).resolve().parent.parent.parent
+README = ROOT / "docs" / "command-line.md"
 
 
 def test_help_lists_every_command_and_succeeds(run):
@@ -29,13 +30,14 @@ def test_no_command_is_a_mistake(run):
 @pytest.mark.parametrize(
     ("started", "typed"),
     [
-        ("/home/you/comfyui-lora-alloy/alloy.py", "python alloy.py"),
-        ("/usr/lib/python3/site-packages/lora_alloy/__main__.py", "python -m lora_alloy"),
-        ("/usr/bin/lora-alloy", "lora-alloy"),
+        (ROOT / "alloy.py", "python alloy.py"),
+        (ROOT / "__main__.py", "python -m lora_alloy"),
+        (ROOT.parent / "__main__.py", "lora-alloy"),
+        (ROOT.parent / "bin" / "lora-alloy", "lora-alloy"),
     ],
 )
 def test_what_to_type_next_is_spelt_as_what_was_typed(run, monkeypatch, tmp_path, started, typed):
-    monkeypatch.setattr("sys.argv", [started])
+    monkeypatch.setattr("sys.argv", [str(started)])
     assert f"usage: {typed} COMMAND" in run("help").out
     assert f"usage: {typed} merge " in run("merge", "--help").out
     assert f"Now with your own: {typed} merge " in run("demo", "--dir", tmp_path).out
