@@ -8,6 +8,7 @@ from ..core.params import unknown
 from ..merging.methods import METHODS
 from ..merging.recipe import Recipe
 from .optimizing import optimize
+from .stack_entries import finite
 from .types import CATEGORY, LORA_DATA, LORA_STACK, OPTIMIZER_SETTINGS, TUNER_DATA
 
 # Settings that name what this version does, by the value that asks for nothing else.
@@ -19,6 +20,9 @@ _NOTHING_ELSE: Mapping[str, tuple[object, ...]] = {
     "tame_layers": (0, 0.0),
     "star_eta": (100, 100.0),
 }
+
+
+ON, OFF = ("enabled", True), ("disabled", False)
 
 
 class LoRAOptimizerSimple:
@@ -102,28 +106,39 @@ def recipe_of(settings: Mapping[str, Any]) -> Recipe:
     Raises:
         RecipeError: they ask for something this version does not do; all of it is named.
     """
-    if settings.get("mode", "advanced") != "advanced":
+    if not isinstance(settings, Mapping):
         raise RecipeError(
-            f"Settings of the mode {settings['mode']!r} ask for tuning, which this version lacks."
+            f"The settings are a {type(settings).__name__}; connect the `settings` output of a settings node, or"
+            " nothing, for the defaults."
+        )
+    if not _is_one_of(settings.get("mode", "advanced"), ("advanced",)):
+        raise RecipeError(
+            f"Settings of the mode {settings['mode']!r:.60} ask for tuning, which this version lacks; choose"
+            " `advanced`."
         )
     refused = [
-        f"{name} = {settings[name]!r}"
-        for name, fine in _NOTHING_ELSE.items()
-        if name in settings and settings[name] not in fine
+        f"{name} = {settings[name]!r:.60}"
+        for name, fine in (*_NOTHING_ELSE.items(), ("auto_strength", ON + OFF))
+        if name in settings and not _is_one_of(settings[name], fine)
     ]
     method = settings.get("merge_strategy_override") or "auto"
-    if settings.get("optimization_mode") in ("additive", "weighted_sum_only"):
+    if _is_one_of(settings.get("optimization_mode"), ("additive", "weighted_sum_only")):
         method = "weighted_sum"
     if method != "auto" and method not in METHODS:
-        refused.append(unknown("merge strategy", str(method), METHODS))
+        refused.append(unknown("merge strategy", f"{method!s:.60}", METHODS).removesuffix("."))
     if refused:
         raise RecipeError(
             f"The settings ask for what this version does not do: {'; '.join(refused)}. Set them back;"
             " nothing was merged."
         )
-    floor = float(settings.get("auto_strength_floor", -1.0))
+    floor = settings.get("auto_strength_floor")
     return Recipe(
         method=method,
-        auto_strength=settings.get("auto_strength", "enabled") == "enabled",
-        auto_strength_floor=max(floor, 0.0),
+        auto_strength=_is_one_of(settings.get("auto_strength", "enabled"), ON),
+        auto_strength_floor=0.0 if floor is None else max(finite(floor, "`auto_strength_floor`"), 0.0),
     )
+
+
+def _is_one_of(value: object, known: tuple[object, ...]) -> bool:
+    """Whether a setting is one of these; what is no plain value, such as a tensor, is none of them."""
+    return isinstance(value, str | bool | int | float) and value in known

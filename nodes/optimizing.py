@@ -16,10 +16,12 @@ from ..lora.stack import Stack, build_stack
 from ..lora.target import Target
 from ..merging.recipe import Recipe
 from . import bridge, session
-from .stack_entries import StackEntry, read_stack
+from .stack_entries import StackEntry, finite, read_stack
+from .types import STRENGTH_LIMIT
 
 MERGED = "lora_alloy.merged"
 SHOWN = 4
+NAME_LIMIT = 200
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ def optimize(
     Raises:
         AlloyError: a file, an entry or the stack as a whole cannot be merged.
     """
+    output_strength = _within(output_strength, -1.0, "output_strength")
+    clip_strength_multiplier = _within(clip_strength_multiplier, 0.0, "clip_strength_multiplier")
     read, notes = read_stack(lora_stack)
     if not read:
         line = "The stack is empty or all its strengths are 0: model and CLIP are unchanged."
@@ -77,6 +81,14 @@ def optimize(
     return Optimized(new_model, new_clip, report, data)
 
 
+def _within(value: object, low: float, name: str) -> float:
+    """The number of a widget, which a link brings unchecked."""
+    number = finite(value, f"`{name}`")
+    if not low <= number <= STRENGTH_LIMIT:
+        raise StackError(f"`{name}` is {number:g}; it must lie between {low:g} and {STRENGTH_LIMIT:g}.")
+    return number
+
+
 def _entry(given: StackEntry) -> Entry:
     if given.tensors is not None:
         file = lora_in_memory(given.name, given.tensors, given.metadata)
@@ -84,8 +96,8 @@ def _entry(given: StackEntry) -> Entry:
     path = bridge.find_lora(given.name)
     if path is None:
         raise StackError(
-            f"No LoRA called {given.name!r} is installed. Put the file into ComfyUI's `loras` folder, or"
-            " take the entry out of the stack."
+            f"No LoRA called {given.name!r:.{NAME_LIMIT}} is installed. Put the file into ComfyUI's `loras`"
+            " folder, or take the entry out of the stack."
         )
     return Entry(_opened(path), given.strength, given.clip_strength, given.preserve)
 

@@ -90,7 +90,7 @@ class SaveMergedLoRA:
         """Write and prove the file; `{"ui": …, "result": (path,)}`."""
         if lora_data is None:
             return _result("", "Nothing was merged, so nothing was saved.")
-        merged = lora_data.get(MERGED)
+        merged = lora_data.get(MERGED) if isinstance(lora_data, Mapping) else None
         if not isinstance(merged, Merged):
             raise SaveError("`lora_data` is not of this pack; connect the output of its LoRA Optimizer.")
         path = bridge.save_path(save_folder, filename)
