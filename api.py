@@ -34,6 +34,7 @@ EntryLike: TypeAlias = (
     "Entry | LoraFile | str | Path | tuple[str | Path, float] | tuple[str | Path, float, float]"
 )
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
+_AGAIN = "Give the LoRAs, strengths and recipe that it was made with, or merge them again."
 
 
 def load(path: Path | str) -> LoraFile:
@@ -259,7 +260,7 @@ class Merged:
         with one_thread():
             hosted = host_of(self.stack)
             told_texts = [*(notes or {}).items(), *((name, "") for name in hosted["left_out"])]
-            words = sum(len(name.encode()) + len(text.encode()) + 8 for name, text in told_texts)
+            words = sum(len(f"{name}{text}".encode("utf-8", "replace")) + 8 for name, text in told_texts)
             room = max(1, size_bytes - words - HEADER_BYTES) if size_bytes else 0
             told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room, **hosted)
             pieces = self._pieces(told)
@@ -289,9 +290,16 @@ def saved_path(path: Path | str) -> Path:
     """
     is_folder = str(path).endswith(("/", os.sep))
     path = Path(path)
-    if is_folder or path.name in ("", "..") or path.is_dir():
+    if is_folder or path.name in ("", "..") or _is_folder(path):
         raise SaveError(f"`{path}` is a folder; name a file to write.")
     return path if path.suffix.lower() == ".safetensors" else path.with_name(f"{path.name}.safetensors")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name longer than the file system allows; writing says so
+        return False
 
 
 def allowed_difference(dtype: torch.dtype) -> float:
@@ -340,6 +348,7 @@ def verify(
     if read_error > allowed_difference(merged.patches[0].dtype):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
+            f" {_AGAIN}"
         )
     worst = max(merged.patches, key=lambda patch: patch.error)
     return Proof(
@@ -375,10 +384,13 @@ def _counterparts(saved: LoraFile, merged: Merged, pieces: Sequence[Named]) -> l
     extra = sorted(saved.modules.keys() - set(names))
     if missing or extra:
         first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
-        raise ProofError(f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}.")
+        raise ProofError(
+            f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}. {_AGAIN}"
+        )
     strange = [account.tensor for account in saved.accounts if account.state != "used"]
     if strange:
         raise ProofError(
             f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
+            f" {_AGAIN}"
         )
     return [saved.modules[name] for name in names]

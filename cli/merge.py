@@ -25,7 +25,7 @@ from .options import (
     chosen_recipe,
     read_base,
     read_entries,
-    read_json,
+    read_plan,
     refuse_outputs,
 )
 from .output import json_path, write_json, write_text
@@ -68,10 +68,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     output = saved_path(options.output)
     entries = read_entries(options.entries, options.preserve)
     outputs = [output, *([options.html] if options.html else []), *json_path(options.json)]
-    refuse_outputs(outputs, _inputs(options, entries), is_forced=options.force, replaceable=output)
+    inputs = _inputs(options, entries)
+    refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
     if options.base and output.exists() and options.base.exists() and output.samefile(options.base):
         raise SaveError(f"`{output}` is the base model; name another file for the LoRA.")
     merged = merge(entries, recipe, model=read_base(options), progress=console.progress)
+    # Again, since somebody else may have put a file there meanwhile.
+    refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
     proof = merged.save(output, naming=options.naming)
     console.say(merged.report.text())
     console.say("")
@@ -110,8 +113,7 @@ def _recipe_or_plan(options: argparse.Namespace) -> Recipe | Plan:
         return recipe
     if recipe != Recipe() or options.recipe or options.preset:
         raise RecipeError("A plan says already what to do: `--plan` takes no recipe, preset or flag of one.")
-    given = read_json(options.plan)
-    return Plan.from_json(given["plan"] if isinstance(given.get("plan"), dict) else given)
+    return read_plan(options.plan)
 
 
 def _show_plan(options: argparse.Namespace, recipe: Recipe | Plan, console: Console) -> int:

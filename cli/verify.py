@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..api import verify
-from ..core.errors import ProofError
+from ..core.errors import ProofError, StackError
 from ..lora.file import open_lora
 from ..lora.stack import Entry
 from ..merging.metadata import Described, described
@@ -63,6 +63,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _entries(options: argparse.Namespace, told: Described | None) -> Sequence[Entry]:
+    if options.preserve and not options.entries:
+        raise StackError("`--preserve` counts the entries that are given, and none are; name the LoRAs.")
     if options.entries:
         entries = read_entries(options.entries, options.preserve)
         return entries if options.preserve or told is None else with_preserved(entries, told)

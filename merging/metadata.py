@@ -9,10 +9,11 @@ from typing import Any
 
 from .. import __version__
 from ..core.errors import RecipeError
+from ..core.jsonvalues import as_count, as_flag, as_list, as_number, as_object, as_text
 from ..lora import keys
 from ..lora.stack import Stack
 from .patch import Patch
-from .plan import Plan, Source
+from .plan import Plan, Source, source_from_json
 from .recipe import Recipe
 
 _RECIPE, _SAVED, _SOURCES, _ERROR, _BASE = (
@@ -104,35 +105,21 @@ def described(metadata: Mapping[str, str]) -> Described | None:
     if _RECIPE not in metadata or _SAVED not in metadata:
         return None
     try:
-        saved = json.loads(metadata[_SAVED])
-        recipe = Recipe.parse(metadata[_RECIPE], "the recipe in the file's header")
-        sources = _sources(metadata.get(_SOURCES, "[]"))
-        gains = float(saved["gain"]), float(saved["clip_gain"])
-        return Described(
-            recipe,
-            str(saved["naming"]),
-            *gains,
-            rank=int(saved.get("rank", 0)),
-            size_bytes=int(saved.get("size_bytes", 0)),
-            has_clip=saved.get("has_clip") is not False,
-            left_out=tuple(map(str, saved.get("left_out", ()))),
-            sources=sources,
+        saved = as_object(json.loads(metadata[_SAVED]))
+        told = Described(
+            recipe=Recipe.parse(metadata[_RECIPE], "the recipe in the file's header"),
+            naming=as_text(saved["naming"]),
+            gain=as_number(saved["gain"]),
+            clip_gain=as_number(saved["clip_gain"]),
+            rank=as_count(saved.get("rank", 0)),
+            size_bytes=as_count(saved.get("size_bytes", 0)),
+            has_clip=as_flag(saved.get("has_clip", True)),
+            left_out=tuple(map(as_text, as_list(saved.get("left_out", [])))),
+            sources=tuple(map(source_from_json, as_list(json.loads(metadata.get(_SOURCES, "[]"))))),
         )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, RecipeError):
+    except (ValueError, KeyError, RecursionError, RecipeError):
         return None
-
-
-def _sources(text: str) -> tuple[Source, ...]:
-    return tuple(
-        Source(
-            label=str(one["label"]),
-            sha256=str(one["sha256"]),
-            strength=float(one["strength"]),
-            clip_strength=float(one["clip_strength"]),
-            preserve=one["preserve"] is True,
-        )
-        for one in json.loads(text)
-    )
+    return told if told.naming in keys.NAMINGS else None
 
 
 def _depends_on_base(stack: Stack) -> bool:

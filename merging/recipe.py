@@ -106,4 +106,7 @@ class Recipe:
             raise RecipeError(
                 f"{where} is not a recipe: a JSON object is needed, not a {type(given).__name__}."
             )
-        return Recipe.from_json(given)
+        try:
+            return Recipe.from_json(given)
+        except RecipeError as problem:
+            raise RecipeError(f"{where} cannot be used: {problem}") from None

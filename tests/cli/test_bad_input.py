@@ -166,7 +166,20 @@ def test_a_bad_recipe_is_a_sentence(run, loras, tmp_path, text, says):
     recipe.write_bytes(text.encode("utf-8", "surrogateescape"))
     ran = run("merge", loras[0], "-o", tmp_path / "out", "--recipe", recipe)
     assert ran.code == 1
-    assert says in ran.err
+    assert says in ran.err and "recipe.json" in ran.err
+
+
+def test_a_bad_plan_is_a_sentence_with_the_name_of_its_file(run, loras, tmp_path):
+    (tmp_path / "plan.json").write_text('{"version": 1, "recipe": {}, "sources": 5}')
+    ran = run("merge", loras[0], "-o", tmp_path / "out", "--plan", tmp_path / "plan.json")
+    assert ran.code == 1 and "plan.json` cannot be used: The plan is damaged: 5 stands for a list" in ran.err
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs an endless file")
+def test_an_endless_recipe_is_a_sentence(run, loras, tmp_path, monkeypatch):
+    monkeypatch.setattr("lora_alloy.cli.options.JSON_LIMIT", 1000)
+    ran = run("merge", loras[0], "-o", tmp_path / "out", "--recipe", "/dev/zero")
+    assert ran.code == 1 and "too large" in ran.err
 
 
 def test_names_from_files_cannot_steer_the_terminal(run, tmp_path):

@@ -150,3 +150,63 @@ class TestAHostsModel:
         told = described(open_lora(path).tensors.metadata)
         assert told is not None
         assert (told.has_clip, told.left_out) == (False, (list(TOY)[2],))
+
+
+HOSTILE = {
+    "saved is a list": {"saved": []},
+    "saved is deep": {"saved": "[" * 100_000},
+    "rank is endless": {"saved": {"rank": float("inf")}},
+    "gain is endless": {"saved": {"gain": float("inf")}},
+    "gain is huge": {"saved": {"gain": 10**400}},
+    "gain is no number": {"saved": {"clip_gain": float("nan")}},
+    "rank is negative": {"saved": {"rank": -1}},
+    "a naming nobody knows": {"saved": {"naming": "<b>"}},
+    "left out is a number": {"saved": {"left_out": 3}},
+    "sources are a number": {"sources": 3},
+    "sources are text": {"sources": "abc"},
+    "a strength is huge": {"sources": [{"strength": 10**400}]},
+    "a strength is text": {"sources": [{"strength": "abc"}]},
+    "a label is a number": {"sources": [{"label": 3}]},
+    "a recipe of another version": {"recipe": {"version": 2}},
+    "a recipe with a number that is none": {"recipe": {"tolerance": float("nan")}},
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+def test_a_header_that_lies_in_its_kinds_says_nothing(made, tmp_path, change):
+    metadata = dict(open_lora(tmp_path / "merged.safetensors").tensors.metadata)
+    for name, given in change.items():
+        told = json.loads(metadata[f"lora_alloy.{name}"])
+        if isinstance(given, dict):
+            given = {**told, **given}
+        elif isinstance(given, list) and given:
+            given = [{**told[0], **given[0]}]
+        metadata[f"lora_alloy.{name}"] = given if isinstance(given, str) else json.dumps(given)
+    assert described(metadata) is None
+
+
+@pytest.mark.parametrize("label", ["a\0b", "\ud83c", "x" * 100_000])
+def test_a_label_that_no_file_can_have_is_missing(made, tmp_path, label):
+    told, _ = made
+    odd = replace(told, sources=(replace(told.sources[0], label=label),))
+    with pytest.raises(StackError, match="is not in") as problem:
+        find_sources(odd, [tmp_path])
+    assert len(str(problem.value)) < 1000
+
+
+def test_a_source_that_stands_there_a_thousand_times_is_read_once(made, tmp_path, monkeypatch):
+    told, _ = made
+    opened = []
+
+    def counted(path):
+        opened.append(path)
+        return open_lora(path)
+
+    monkeypatch.setattr("lora_alloy.merging.provenance.open_lora", counted)
+    many = replace(told, sources=told.sources[:1] * 1000)
+    found = find_sources(many, [tmp_path])
+    assert len(found) == 1000 and len(opened) == 1
+    missing = replace(told, sources=tuple(replace(told.sources[0], label=f"{n}") for n in range(1000)))
+    with pytest.raises(StackError, match="and 992 more are not in"):
+        find_sources(missing, [tmp_path])
+    assert len(disagreements([], missing)) == 9
