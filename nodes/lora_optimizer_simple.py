@@ -74,8 +74,14 @@ class LoRAOptimizerSimple:
                         "tooltip": "A further factor on the text encoders' part, for every LoRA alike.",
                     },
                 ),
-                "tuner_data": (TUNER_DATA, {"tooltip": "A tuning result to replay."}),
-                "settings": (OPTIMIZER_SETTINGS, {"tooltip": "Settings instead of the defaults."}),
+                "tuner_data": (
+                    TUNER_DATA,
+                    {"tooltip": "Kept for workflows that have it; this version tunes nothing."},
+                ),
+                "settings": (
+                    OPTIMIZER_SETTINGS,
+                    {"tooltip": "Kept for workflows that have them; followed where this version can."},
+                ),
             },
         }
 
