@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
@@ -10,14 +11,19 @@ import torch
 
 from .analysis.measure import measure
 from .analysis.similarity import Measured
+from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
+from .lora import keys
+from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
+from .lora.formats import Module
 from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.engine import execute
-from .merging.metadata import Described, describe, described
+from .merging.fit import HEADER_BYTES, fitted
+from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan
 from .merging.recipe import Recipe
@@ -28,6 +34,7 @@ EntryLike: TypeAlias = (
     "Entry | LoraFile | str | Path | tuple[str | Path, float] | tuple[str | Path, float, float]"
 )
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
+_AGAIN = "Give the LoRAs, strengths and recipe that it was made with, or merge them again."
 
 
 def load(path: Path | str) -> LoraFile:
@@ -49,16 +56,23 @@ def inspect(paths: Path | str | Sequence[Path | str]) -> list[Inspection]:
     return [inspect_file(path) for path in given]
 
 
-def stack_of(entries: StackLike, model: Model | None = None, partial: bool = False) -> Stack:
+def stack_of(
+    entries: StackLike, model: Model | None = None, partial: bool = False, honour_metadata: bool = False
+) -> Stack:
     """A stack from entries: paths, `"file.safetensors:0.8:0.5"`, `(path, strength[, clip])`, or `Entry`.
+
+    A `Stack` is taken as it is, but for scales that are to come from headers.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
     if isinstance(entries, Stack):
-        return entries
-    return build_stack([_entry(one) for one in entries], model, partial)
+        untold = (one.file for one in entries.entries if not one.file.told)
+        if not honour_metadata or not any(file.honouring().told for file in untold):
+            return entries
+        return build_stack(entries.entries, entries.model, True, True)
+    return build_stack([_entry(one) for one in entries], model, partial, honour_metadata)
 
 
 def _entry(given: EntryLike) -> Entry:
@@ -114,15 +128,21 @@ def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, li
     return built, measure(built, is_deep=True, progress=progress)
 
 
-def plan(stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent) -> Plan:
-    """Decide a merge without doing it.
+def plan(
+    stack: StackLike,
+    recipe: Recipe | None = None,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
+) -> Plan:
+    """Decide a merge without doing it; the arguments are those of `merge`.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
     recipe = recipe or Recipe()
-    built = stack_of(stack, partial=recipe.partial)
+    built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
     return make_plan(built, recipe, measure(built, progress=progress))
 
 
@@ -138,7 +158,7 @@ def merge(
     Args:
         stack: the entries.
         recipe: what to do; a plan replays it bit for bit.
-        model: what a host knows of the base model.
+        model: the base model, as `open_base` or a host knows it.
         progress: told after every target; what it raises ends the merge, and nothing is left half-done.
 
     Raises:
@@ -147,11 +167,39 @@ def merge(
         RecipeError: the plan is for another stack.
     """
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
-    built = stack_of(stack, model, asked.partial)
+    built = stack_of(stack, model, asked.partial, asked.honour_metadata)
     measured = measure(built, progress=progress)
     decided = recipe if isinstance(recipe, Plan) else make_plan(built, asked, measured)
     patches = tuple(execute(built, decided, progress))
     return Merged(built, decided, measured, patches)
+
+
+def rewrite(
+    path: Path | str,
+    *,
+    rank: int = 0,
+    tolerance: float = 0.0,
+    dtype: str = "auto",
+    model: Model | None = None,
+    progress: Progress = silent,
+) -> "Merged":
+    """One LoRA as it is, ready to be saved in another naming, rank, size or dtype.
+
+    Args:
+        path: the file.
+        rank: at most this rank for every target, 0 for its own.
+        tolerance: the relative error a smaller rank may cost.
+        dtype: of the result; `auto` is the file's own.
+        model: what a host knows of the base model.
+        progress: told after every target.
+
+    Raises:
+        FileError: the file cannot be read.
+        StackError: part of it cannot be read.
+        RecipeError: rank, tolerance or dtype is not allowed.
+    """
+    recipe = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
+    return merge([Entry(open_lora(path))], recipe, model=model, progress=progress)
 
 
 class Merged:
@@ -191,6 +239,7 @@ class Merged:
         gain: float = 1.0,
         clip_gain: float = 1.0,
         rank: int = 0,
+        size_bytes: int = 0,
         notes: dict[str, str] | None = None,
     ) -> Proof:
         """Write the merged LoRA and prove that the file equals the merge.
@@ -201,6 +250,7 @@ class Merged:
             gain: a factor on the model's targets, baked in.
             clip_gain: a factor on the text encoders' targets, baked in.
             rank: at most this rank for every target, 0 for the merge's own.
+            size_bytes: at most this size of the file, 0 for what it takes; the directions that carry most stay.
             notes: more metadata.
 
         Raises:
@@ -208,7 +258,11 @@ class Merged:
             ProofError: what was written is not what was merged; nothing was replaced.
         """
         with one_thread():
-            told = Described(self.plan.recipe, naming, gain, clip_gain, rank)
+            hosted = host_of(self.stack)
+            told_texts = [*(notes or {}).items(), *((name, "") for name in hosted["left_out"])]
+            words = sum(len(f"{name}{text}".encode("utf-8", "replace")) + 8 for name, text in told_texts)
+            room = max(1, size_bytes - words - HEADER_BYTES) if size_bytes else 0
+            told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room, **hosted)
             pieces = self._pieces(told)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
@@ -221,7 +275,11 @@ class Merged:
             shaped(patch, told.clip_gain if patch.target.is_clip else told.gain, told.rank)
             for patch in self.patches
         ]
-        return named(louder, told.naming, self.stack.family, self.stack.spellings)
+        pieces = named(louder, told.naming, self.stack.family, self.stack.spellings, self.stack.height)
+        if not told.size_bytes:
+            return pieces
+        cut = fitted([piece.patch for piece in pieces], told.size_bytes)
+        return [replace(piece, patch=patch) for piece, patch in zip(pieces, cut, strict=True)]
 
 
 def saved_path(path: Path | str) -> Path:
@@ -232,9 +290,16 @@ def saved_path(path: Path | str) -> Path:
     """
     is_folder = str(path).endswith(("/", os.sep))
     path = Path(path)
-    if is_folder or path.name in ("", "..") or path.is_dir():
+    if is_folder or path.name in ("", "..") or _is_folder(path):
         raise SaveError(f"`{path}` is a folder; name a file to write.")
     return path if path.suffix.lower() == ".safetensors" else path.with_name(f"{path.name}.safetensors")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name longer than the file system allows; writing says so
+        return False
 
 
 def allowed_difference(dtype: torch.dtype) -> float:
@@ -246,7 +311,12 @@ def allowed_difference(dtype: torch.dtype) -> float:
 
 
 def verify(
-    path: Path | str, stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent
+    path: Path | str,
+    stack: StackLike,
+    recipe: Recipe | None = None,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
 ) -> Proof:
     """Prove a saved file against its inputs again: merge them, and compare target by target.
 
@@ -254,6 +324,8 @@ def verify(
         path: a file that `Merged.save` wrote.
         stack: the entries it was made of.
         recipe: what was asked; None takes it from the file.
+        model: the base model, if the merge was made with one.
+        progress: told after every target.
 
     Raises:
         FileError: a file cannot be read.
@@ -266,28 +338,59 @@ def verify(
         if told is None:
             raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
         recipe = told.recipe
-    merged = merge(stack, recipe, progress=progress)
-    pieces = merged._pieces(told or Described(recipe))
-    names = {piece.name for piece in pieces}
-    missing, extra = sorted(names - saved.modules.keys()), sorted(saved.modules.keys() - names)
-    if missing or extra:
-        first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
-        raise ProofError(f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}.")
-    strange = [account.tensor for account in saved.accounts if account.state != "used"]
-    if strange:
-        raise ProofError(
-            f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
-        )
-    found = []
-    for piece in pieces:
-        delta = saved.load(saved.modules[piece.name])
-        found.append((difference(delta, piece), str(piece.patch.target)))
-    read_error, where = max(found)
+    told = told or Described(recipe)
+    merged = merge(_as_hosted(stack, told), recipe, model=model, progress=progress)
+    pieces = merged._pieces(told)
+    read_error, where = max(
+        (difference(saved.load(module), piece), str(piece.patch.target))
+        for piece, module in zip(pieces, _counterparts(saved, merged, pieces), strict=True)
+    )
     if read_error > allowed_difference(merged.patches[0].dtype):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
+            f" {_AGAIN}"
         )
     worst = max(merged.patches, key=lambda patch: patch.error)
     return Proof(
         Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
     )
+
+
+def _as_hosted(stack: StackLike, told: Described) -> StackLike:
+    """The entries without the modules that the model of the merge, in a host, did not have."""
+    if isinstance(stack, Stack) or (told.has_clip and not told.left_out):
+        return stack
+    hosted, left_out = [], set(told.left_out)
+    for entry in map(_entry, stack):
+        text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
+        hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
+    return hosted
+
+
+def _counterparts(saved: LoraFile, merged: Merged, pieces: Sequence[Named]) -> list[Module]:
+    """The module of a saved file for each piece of a merge.
+
+    Raises:
+        ProofError: a module or a tensor is missing, or too many.
+    """
+    path = saved.tensors.path
+    # A host's model has names of its own for what merges here by module name alone.
+    by_target = {merged.stack.lead(name): name for name in saved.modules}
+    names = [
+        piece.name if piece.name in saved.modules else by_target.get(piece.patch.target, "")
+        for piece in pieces
+    ]
+    missing = [piece.name for piece, name in zip(pieces, names, strict=True) if not name]
+    extra = sorted(saved.modules.keys() - set(names))
+    if missing or extra:
+        first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
+        raise ProofError(
+            f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}. {_AGAIN}"
+        )
+    strange = [account.tensor for account in saved.accounts if account.state != "used"]
+    if strange:
+        raise ProofError(
+            f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
+            f" {_AGAIN}"
+        )
+    return [saved.modules[name] for name in names]

@@ -1,8 +1,9 @@
 """One LoRA file: its modules, and an account of every tensor in it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -15,9 +16,21 @@ from ..core.hashing import file_sha256, tensors_sha256
 from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_memory
 from . import keys
 from .factors import Delta
-from .formats import FORMATS, Format, Module, Problem, others
+from .formats import FORMATS, Format, Module, Problem, ia3, others
+from .told import Told, told_scales
 
 SHOWN = 4
+NO_FACTORS = "an alpha without factors: no effect"
+_STRAY = {
+    "alpha": NO_FACTORS,
+    "scalar": "a scalar without factors: no effect",
+    "rescale": "OFT's rescaling, which ComfyUI loads and does not apply",
+    "dora": "DoRA magnitudes without factors: no effect",
+    "magnitude": "DoRA magnitudes without factors: no effect",
+    "scaled": "a mark of OFT without its rotations: no effect",
+    "bm": "GLoRA's Tucker core without its factors: no effect",
+}
+_UNUSED = "belongs to no factors beside it: no effect"
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,8 @@ class LoraFile:
         unread: modules that are recognised but not read, with the reason.
         accounts: one for every tensor of the file.
         families: the model families its names and shapes may belong to, the likeliest first.
+        told: the scales of modules that come from words in its header or beside it; empty unless they are
+            honoured.
     """
 
     def __init__(self, label: str, path: Path | None, tensors: TensorFile, sha256: str | None = None) -> None:
@@ -53,6 +68,7 @@ class LoraFile:
             module.name: module.widths for module in self.modules.values() if module.parameter == "weight"
         }
         self.families = keys.candidates(shapes)
+        self.told: Mapping[str, Told] = MappingProxyType({})
 
     @cached_property
     def sha256(self) -> str:
@@ -62,6 +78,29 @@ class LoraFile:
         if self.path is not None:
             return file_sha256(self.path)
         return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
+
+    def without(self, names: Collection[str]) -> "LoraFile":
+        """The same file, its content's hash included, as if some modules were not in it."""
+        narrowed = copy(self)
+        kept = {name: module for name, module in self.modules.items() if name not in names}
+        narrowed.modules = MappingProxyType(kept)
+        return narrowed
+
+    def honouring(self) -> "LoraFile":
+        """This file with the scales that its header, or the settings beside it, tell where it stores no alpha.
+
+        Loaders do not apply them, so no file does unless it is asked to.
+        """
+        told, _ = told_scales(self.modules, self.tensors, self.path)
+        made = copy(self)
+        made.told = MappingProxyType({key: one for key, one in told.items() if one.fits})
+        made.modules = MappingProxyType(
+            {
+                key: replace(module, gain=made.told[key].scale) if key in made.told else module
+                for key, module in self.modules.items()
+            }
+        )
+        return made
 
     def load(self, module: Module, base: Tensor | None = None) -> Delta:
         """The delta of one module.
@@ -114,6 +153,11 @@ def _grouped(infos: Mapping[str, TensorInfo]) -> tuple[dict[str, dict[str, Tenso
                 break
         else:
             rest.append(name)
+    for name in [name for name in rest if name.endswith(ia3.COMPANION)]:
+        roles = grouped.get(name.removesuffix(ia3.COMPANION), {})
+        if "on_input" in roles:
+            roles["weight"] = infos[name]
+            rest.remove(name)
     return grouped, rest
 
 
@@ -131,6 +175,10 @@ def _recognised(
         if twice:
             damage.append(Problem(name, f"has its {twice} twice", is_damage=True))
             continue
+        if not name:
+            first = next(iter(roles.values())).name
+            damage.append(Problem(first, "is of a module without a name", is_damage=True))
+            continue
         for made in _modules(name, roles):
             if isinstance(made, Module) and made.key in modules:
                 first = modules[made.key].format
@@ -145,7 +193,8 @@ def _recognised(
                 (damage if made.is_damage else unread).append(made)
                 accounts += (Account(info.name, "skipped", made.text) for info in roles.values())
                 roles = {}
-        accounts += _strays(roles, foreign_modules.get(name))
+        made_of = [modules[key].format for key in (name, f"{name}.bias") if key in modules]
+        accounts += _strays(roles, foreign_modules.get(name), made_of)
     if damage:
         raise _damaged(label, tensors, damage)
     for name in rest:
@@ -174,9 +223,14 @@ def _modules(name: str, roles: Mapping[str, TensorInfo]) -> Iterator[Module | Pr
             roles = {role: info for role, info in roles.items() if role not in made.roles}
 
 
-def _strays(roles: Mapping[str, TensorInfo], foreign: str | None) -> list[Account]:
-    reason = f"belongs to {foreign}: not read" if foreign else "an alpha without factors: no effect"
-    return [Account(info.name, "skipped", reason) for info in roles.values()]
+def _strays(roles: Mapping[str, TensorInfo], foreign: str | None, made_of: list[str]) -> list[Account]:
+    """Why roles are left over that no format took."""
+    reasons = dict(_STRAY)
+    for name in made_of:
+        reasons |= getattr(_format(name), "UNREAD", {})
+    if foreign:
+        reasons = dict.fromkeys(roles, f"belongs to {foreign}: not read")
+    return [Account(info.name, "skipped", reasons.get(role, _UNUSED)) for role, info in roles.items()]
 
 
 def _damaged(label: str, tensors: TensorFile, damage: list[Problem]) -> FileError:
@@ -194,13 +248,11 @@ def _not_a_lora(label: str, tensors: TensorFile) -> FileError:
     if others.looks_like_checkpoint(names):
         return FileError(
             f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load"
-            f" it as the"
-            " base model, and name a LoRA file here."
+            " it as the base model, and name a LoRA file here."
         )
     ends = Counter(name.rsplit(".", 1)[-1] for name in names).most_common(3)
     kinds = ", ".join(f"`.{end}` ({count})" for end, count in ends)
     return FileError(
         f"`{tensors.path}` has no LoRA factors: its {len(names):,} tensors end in {kinds}. It is of a"
-        f" format we do"
-        " not read, or no LoRA."
+        " format we do not read, or no LoRA."
     )

@@ -10,9 +10,9 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from ...core.errors import FileError
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..full import Dense
+from . import values
 from .module import Module, Problem
 
 NAME = "diff"
@@ -48,9 +48,5 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Den
         FileError: it holds no floating-point numbers.
     """
     (info,) = module.roles.values()
-    matrix = tensors.read(info.name)
-    if not matrix.is_floating_point():
-        raise FileError(
-            f"`{info.name}` of `{tensors.path}` holds {matrix.dtype}, not floating-point numbers."
-        )
+    matrix = values.factor(tensors, info)
     return Dense(matrix.reshape(matrix.shape[0], -1), 1.0, info.shape)
