@@ -24,14 +24,34 @@ Placed: TypeAlias = tuple[Part | None, Contribution]
 
 def led(name: str, family: Family | None, model: Model | None) -> Route | None:
     """The route of a name: by the model's own map, else by the family's if the model has what it gives."""
-    if model is not None and (route := keys.resolve(name, model.known)):
-        return route
     offline = keys.resolve(name, keys.key_map(family)) if family else None
-    if offline is None or model is None:
+    if model is None:
         return offline
+    route = keys.resolve(name, model.known)
+    if route is not None and _is_sound(route.target, family, model):
+        return route
+    if offline is None:
+        return None
     spelled = keys.spell(offline.target, "comfyui", family)
     known = keys.resolve(spelled, model.known) if spelled else None
+    if known is None and offline.target.part is not None:
+        # ComfyUI has no name for the part, or a wrong one, and yet the weight.
+        whole = keys.resolve(offline.target.weight, model.known)
+        if whole is not None and whole.target.part is None and _is_within(offline.target, model):
+            known = Route(Target(whole.target.weight, offline.target.part))
     return replace(known, swap_halves=offline.swap_halves) if known else None
+
+
+def _is_sound(target: Target, family: Family | None, model: Model) -> bool:
+    """Whether a part that the model's map names is one: ComfyUI takes k and v to be as wide as q."""
+    if target.part is None:
+        return True
+    return (family is None or family.kv_width is None) and _is_within(target, model)
+
+
+def _is_within(target: Target, model: Model) -> bool:
+    part, shape = target.part, model.shapes.get(target.weight)
+    return part is None or not shape or part.start + part.length <= shape[part.axis]
 
 
 class Table:

@@ -11,6 +11,7 @@ from math import fsum, isfinite
 
 from ..core.errors import StackError
 from . import keys
+from .choosing import family_of
 from .entries import Contribution, Entry, Group, Model, no_base
 from .factors import Delta
 from .formats import Problem
@@ -117,9 +118,7 @@ def build_stack(
             " other than 0."
         )
     _refuse_unread(kept, model, partial, notes)
-    family = _common_family(kept)
-    if family is not None and model is not None and not _has_names_of(model, family, kept):
-        family = None
+    family = family_of(kept, model)
     table = Table(family, model)
     for index, entry in enumerate(kept):
         table.add(index, entry)
@@ -223,40 +222,6 @@ def _without_base(entry: Entry, model: Model | None) -> list[Problem]:
         for module in entry.file.modules.values()
         if module.base_reason
     ]
-
-
-def _common_family(entries: Sequence[Entry]) -> Family | None:
-    """The family that every entry may belong to; entries of unknown families go with any."""
-    telling = [entry for entry in entries if entry.file.families]
-    if not telling:
-        return None
-    likely = [[family.key for family in entry.file.families] for entry in telling]
-    common = [one.key for one in keys.FAMILIES if all(one.key in found for found in likely)]
-    if common:
-        # The likeliest to all of them together, whatever their order.
-        best = min(common, key=lambda key: sum(found.index(key) for found in likely))
-        released = keys.family(best)
-        found = (one for entry in telling for one in entry.file.families if one.key == best)
-        # A file of text encoders alone does not show the model's width; any other that differs is evidence.
-        return next((one for one in found if one != released), released)
-    sides: dict[str, list[str]] = {}
-    for entry in telling:
-        sides.setdefault(entry.file.families[0].title, []).append(f"`{entry.file.label}`")
-    found = "; ".join(f"{title}: {', '.join(labels)}" for title, labels in sorted(sides.items()))
-    raise StackError(
-        f"The stack mixes LoRAs of {len(sides)} model families, which cannot be merged. {found}. Keep the"
-        " LoRAs of one family."
-    )
-
-
-def _has_names_of(model: Model, family: Family, entries: Sequence[Entry]) -> bool:
-    """Whether the model's weights go by the family's names: those of SD 3 are others, though its LoRAs in
-    diffusers' names look like Flux's.
-    """
-    routes = (keys.resolve(name, model.known) for entry in entries for name in entry.file.modules)
-    led_to = {route.target.weight for route in routes if route and not route.target.is_clip}
-    named = {route.target.weight for route in keys.key_map(family).values()}
-    return 2 * len(led_to & named) >= len(led_to)
 
 
 def _refuse_strangers(entries: Sequence[Entry], unmatched: Sequence[Sequence[str]]) -> None:

@@ -1,4 +1,4 @@
-"""The relatives of Flux.1 with its names: Flux.2 and its Kleins, whose MLPs are gated, and Chroma, without modulation."""
+"""Relatives of Flux.1 under its names: Flux.2 and its Kleins, with gated MLPs, and Chroma, without modulation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -47,8 +47,8 @@ def _flux2(key: str, title: str, width: int, encoder: str, ss_base_model_version
             ("guidance_in.out_layer", "time_guidance_embed.guidance_embedder.linear_2"),
             ("final_layer.adaLN_modulation.1", "norm_out.linear"),
         ),
-        # A gated MLP takes two maps of three widths each.
-        fused=(*_DOUBLE, Fused("linear1", (*_QKV, "proj_mlp"), (1, 1, 1, 6), has_whole=True)),
+        # A gated MLP takes two maps of three widths each; nobody names them apart from q, k and v.
+        fused=(*_DOUBLE, Fused("linear1", (*_QKV, ""), (1, 1, 1, 6), together="linear1_qkv", has_whole=True)),
         swapped=("final_layer.adaLN_modulation.1",),
         comfyui_parts=True,
         renamed_in_comfyui=_NORMS,
@@ -69,7 +69,7 @@ CHROMA = Transformer(
         ("in_layer", "linear_1"),
         ("out_layer", "linear_2"),
     ),
-    fused=(*_DOUBLE, Fused("linear1", (*_QKV, "proj_mlp"), (1, 1, 1, 4))),
+    fused=(*_DOUBLE, Fused("linear1", (*_QKV, "proj_mlp"), (1, 1, 1, 4), together="linear1_qkv")),
     comfyui_parts=True,
     renamed_in_comfyui=_NORMS,
     encoders=(Encoder(T5, ("lora_te1_", "lora_te_", "lora_te2_", "lora_te3_"), "text_encoder"),),

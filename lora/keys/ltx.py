@@ -22,7 +22,9 @@ _T5 = (Encoder(T5, ("lora_te1_", "lora_te_", "lora_te2_", "lora_te3_"), "text_en
 _GEMMA = (Encoder("gemma3_12b"), Encoder("text_embedding_projection"))
 
 ARCHITECTURES = tuple(
-    Transformer(Family(key, title, version, f"{version}/lora"), width, renames, encoders=encoders).architecture()
+    Transformer(
+        Family(key, title, version, f"{version}/lora"), width, renames, encoders=encoders
+    ).architecture()
     for key, title, version, width, renames, encoders in (
         ("ltx", "LTX-Video 2B", "ltx-video", 2048, _RENAMES, _T5),
         ("ltx_13b", "LTX-Video 13B", "ltx-video-13b", 4096, _RENAMES, _T5),

@@ -1,7 +1,8 @@
 """Lumina 2 and Z-Image: one architecture with fused q, k, v, under which diffusers knows two models.
 
-Lumina 2 has three query heads to one of k and v, so that its fused weight has unequal parts; Z-Image has as many of each.
-ComfyUI's slices assume the latter and reach beyond Lumina 2's weights, so its parts are never written there.
+Lumina 2 has three query heads to one of k and v, so that its fused weight has unequal parts; Z-Image has as
+many of each. ComfyUI's slices assume the latter and reach beyond Lumina 2's weights; some of its versions have
+none at all. So both are written whole.
 """
 
 from .names import Family

@@ -13,7 +13,7 @@ MODEL = "diffusion_model."
 INDEX = "#"  # stands for the index of a block in a name that is a row of names
 
 # The first number that stands alone between dots or underscores; not that of `text_encoder_2.`.
-_FIRST_NUMBER = re.compile(r"(?:\.|(?<!text_encoder)_)(0|[1-9]\d*)(?=[._]|$)")
+_FIRST_NUMBER = re.compile(r"(?:\.|(?<!text_encoder)_)(0|[1-9]\d{0,3})(?=[._]|$)")
 
 
 class Row(NamedTuple):

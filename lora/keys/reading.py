@@ -9,15 +9,23 @@ from .names import MODEL, KeyMap, flat
 # Groups are empty, not None, where a text encoder is named without a number.
 _WRAPPERS = re.compile(
     r"(?:(?:base_model\.model|model\.diffusion_model|diffusion_model|unet|transformer|pipe\.dit|module|_orig_mod)\."
-    r"|(?:lora_unet|lora_transformer|lycoris|oft_unet)_+"
-    r"|lora_te(?P<kohya>\d?)_"
+    r"|(?:lora_unet|lora_prior_unet|lora_transformer|lycoris|oft_unet)_+"
+    r"|lora_(?:prior_)?te(?P<kohya>\d?)_"
     r"|text_encoder_?(?P<diffusers>\d?)\."
     r"|text_encoders\.(?:transformer(?P<unnamed>)|(?P<child>\w+))\."
     r"|(?P<bare>clip_[lgh]|t5xxl|t5)\.)*"
 )
 # In CLIP-L, transformers 5 has dropped the outer module.
 _CLIP_INSIDE = {"encoder.layers.": "text_model.", "encoder_layers_": "text_model_"}
+_TRUNCATED = re.compile(r"^(?P<single>(?:sing|ing|ng|g)?le_transformer_blocks)|^(?:n|an|ran)?sformer_blocks")
 _T5_INSIDE = ("encoder.block.", "encoder_block_", "encoder.final_", "encoder_final_", "shared")
+# The language models among the text encoders; where a family has two, the one that files leave unnamed comes first.
+_LANGUAGE = (
+    *("llama", "qwen25_7b", "qwen25_3b", "qwen3_4b", "qwen3_8b", "qwen3_2b", "qwen3_06b"),
+    *("gemma2_2b", "gemma3_12b", "mistral3_24b"),
+)
+_T5S = ("t5xxl", "umt5xxl", "umt5base", "pile_t5xl", "mt5xl", "byt5_small")
+_LANGUAGE_INSIDE = ("model.", "visual.")
 _SAME_ENCODER = {"clip_l": "te1", "clip_h": "te1", "clip_g": "te2"}
 
 
@@ -44,8 +52,8 @@ _PREFIXES = {
     ),
     "te2": _Prefixes(("text_encoder_2.", f"{TEXT_ENCODERS}clip_g.transformer."), ("lora_te2_",)),
     "t5xxl": _Prefixes(
-        (f"{TEXT_ENCODERS}t5xxl.transformer.", "text_encoder_2.", "text_encoder_3."),
-        ("lora_te3_", "lora_te2_"),
+        (f"{TEXT_ENCODERS}t5xxl.transformer.", "text_encoder_2.", "text_encoder_3.", "text_encoder."),
+        ("lora_te3_", "lora_te2_", "lora_te1_", "lora_te_"),
     ),
 }
 
@@ -68,10 +76,15 @@ def resolve(name: str, known: KeyMap) -> Route | None:
     if is_child:
         return known.get(f"{TEXT_ENCODERS}{encoder}.transformer.{path}")
     dotted, flattened = _PREFIXES.get(encoder) or _Prefixes((), (f"lora_{encoder}_",))
+    children = [route for prefix in _children(path, encoder) if (route := known.get(prefix + path))]
+    if children and "text_encoders.transformer." in name:
+        return children[0]
     for prefix in dotted:
         route = known.get(prefix + path)
         if route is not None:
             return route
+    if len(children) == 1:
+        return children[0]
     path = flat(path)
     for prefix in flattened:
         route = known.get(prefix + path)
@@ -96,12 +109,23 @@ def is_text(name: str) -> bool:
     return bool(_strip(name).encoder)
 
 
+def _children(path: str, encoder: str) -> tuple[str, ...]:
+    """Where ComfyUI may have a dotted path of a text encoder that is no CLIP."""
+    if not encoder:
+        return ()
+    several = _LANGUAGE if path.startswith(_LANGUAGE_INSIDE) else _T5S if path.startswith(_T5_INSIDE) else ()
+    return tuple(f"{TEXT_ENCODERS}{child}.transformer." for child in several)
+
+
 def _strip(name: str) -> _Stripped:
     """Take a name apart; an encoder that is not named goes by its number, or by the inner names of T5."""
     name = name.replace(".default.", ".").removesuffix(".default")
     wrapped = _WRAPPERS.match(name)
     assert wrapped  # it matches the empty string
     path = name[wrapped.end() :]
+    if "sformer_blocks" in path and (cut := _TRUNCATED.match(path)):
+        # Some converter cut as many letters off every name as `transformer.` and more has.
+        path = ("single_" if cut["single"] else "") + "transformer_blocks" + path[cut.end() :]
     if ".processor." in path:
         path = path.replace(".processor.", ".")
         if path.endswith(".to_out"):  # processors hold the map itself, attention a list of it and a dropout
@@ -111,6 +135,8 @@ def _strip(name: str) -> _Stripped:
         return _Stripped(path, "t5xxl" if child == "t5" else child, True)
     numbers = (wrapped["kohya"], wrapped["diffusers"], wrapped["unnamed"])
     number = next((number for number in numbers if number is not None), None)
+    if "lora_prior_te" in name:
+        number = "2"  # Cascade's only encoder is CLIP-G
     if number is None and not path.startswith(("text_model.", "text_model_")):
         return _Stripped(path, "", False)
     if path.startswith(_T5_INSIDE):

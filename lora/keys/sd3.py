@@ -48,7 +48,7 @@ def _sd3(key: str, title: str, depth: int, modelspec: str) -> Transformer:
         Family(key, title, "sd3", modelspec, hidden=width),
         width,
         _RENAMES,
-        _FUSED,
+        fused=_FUSED,
         swapped=(
             "final_layer.adaLN_modulation.1",
             f"joint_blocks.{depth - 1}.context_block.adaLN_modulation.1",

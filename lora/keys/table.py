@@ -4,8 +4,30 @@ from functools import lru_cache
 
 from ...core.errors import RecipeError
 from ...core.params import unknown
-from ..target import TEXT_ENCODERS, Part, Route, Target
-from . import flux, flux2, hunyuan_video, ltx, lumina, qwen_image, sd2, sd3, sd15, sdxl, wan
+from ..target import TEXT_ENCODERS, Part, Target
+from . import (
+    ace_step,
+    anima,
+    auraflow,
+    cascade,
+    flux,
+    flux2,
+    hidream,
+    hunyuan_dit,
+    hunyuan_video,
+    kandinsky5,
+    ltx,
+    lumina,
+    mochi,
+    omnigen2,
+    pixart,
+    qwen_image,
+    sd2,
+    sd3,
+    sd15,
+    sdxl,
+    wan,
+)
 from .book import Book
 from .names import MODEL, Architecture, Family, Names, flat
 from .text import CLIP_G, CLIP_H, CLIP_L, T5
@@ -23,6 +45,16 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     *flux2.ARCHITECTURES,
     *hunyuan_video.ARCHITECTURES,
     *ltx.ARCHITECTURES,
+    auraflow.ARCHITECTURE,
+    pixart.ARCHITECTURE,
+    hunyuan_dit.ARCHITECTURE,
+    mochi.ARCHITECTURE,
+    cascade.ARCHITECTURE,
+    hidream.ARCHITECTURE,
+    *ace_step.ARCHITECTURES,
+    omnigen2.ARCHITECTURE,
+    *kandinsky5.ARCHITECTURES,
+    anima.ARCHITECTURE,
 )
 FAMILIES: tuple[Family, ...] = tuple(architecture.family for architecture in ARCHITECTURES)
 NAMINGS = ("comfyui", "kohya", "diffusers")

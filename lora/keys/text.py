@@ -35,9 +35,7 @@ WIDTHS = {
 
 _CLIP_LAYERS = {CLIP_L: 12, CLIP_H: 24, CLIP_G: 32}
 # Maps out of the stream between blocks, whose width it is.
-_ATTENTION = tuple(
-    [f".self_attn.{end}_proj" for end in "qkv"] + [f".SelfAttention.{end}" for end in "qkv"]
-)
+_ATTENTION = tuple([f".self_attn.{end}_proj" for end in "qkv"] + [f".SelfAttention.{end}" for end in "qkv"])
 _OUTER = ("model.", "bert.")  # trainers name what is inside, too
 _T5_BLOCKS = 24
 _CLIP_LAYER = (

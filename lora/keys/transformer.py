@@ -22,10 +22,11 @@ class Fused:
 
     Attributes:
         native: the last steps of the path.
-        parts: what diffusers has in their place, one name a part.
-        shares: the parts' heights relative to each other. Empty where k and v have fewer heads than q: then they are the
-            family's `hidden` and twice its `kv_width`.
+        parts: what diffusers has in their place, one name a part; empty for one that it does not name.
+        shares: the parts' heights relative to each other. Empty where k and v have fewer heads than q: then they
+            are the family's `hidden` and twice its `kv_width`.
         others: further spellings of the parts.
+        together: ComfyUI's name for q, k and v of a weight with more parts.
         has_whole: whether the fused weight has a name of its own in diffusers too, by `renames`.
     """
 
@@ -33,6 +34,7 @@ class Fused:
     parts: tuple[str, ...]
     shares: tuple[int, ...] = (1, 1, 1)
     others: tuple[tuple[str, ...], ...] = ()
+    together: str = ""
     has_whole: bool = False
 
 
@@ -44,6 +46,7 @@ class Transformer:
         family: with `hidden` where weights are fused.
         width: of the released model; sizes that are its multiples show that of a smaller one.
         renames: from native paths to diffusers'; None where diffusers does not have the model.
+        unnamed: ends of native paths that have no name in diffusers.
         fused: the weights made of parts.
         aliases: other dotted spellings of native paths.
         swapped: native paths whose row halves stand in the other order in diffusers.
@@ -56,6 +59,7 @@ class Transformer:
     family: Family
     width: int
     renames: Renames | None = ()
+    unnamed: tuple[str, ...] = ()
     fused: tuple[Fused, ...] = ()
     aliases: tuple[Renames, ...] = ()
     swapped: tuple[str, ...] = ()
@@ -100,7 +104,9 @@ class Transformer:
         family = self.family
         if family.hidden is not None and width != self.width:
             family = replace(family, hidden=width)
-        if family.kv_width is not None and (kv := self._kv_width(modules, width)):
+        if family.kv_width is not None and (kv := self._kv_width(modules, width)) is not None:
+            if kv <= 0:
+                return None
             family = replace(family, kv_width=kv)
         return Candidate(family, is_likely=True, is_released=exact >= _AGREEING * total)
 
@@ -141,8 +147,8 @@ class Transformer:
             rows = family.hidden + 2 * (family.kv_width or 0)
         heights = self._heights(fused, rows, family) or ()
         for place, part in enumerate(_in_a_row(heights)):
-            there = self._diffusers(head) if self.renames is not None else None
-            spelled = None if there is None else there + fused.parts[place]
+            there = self._diffusers(head)
+            spelled = there + fused.parts[place] if there is not None and fused.parts[place] else None
             natives = [head + names[place] for names in fused.others]
             comfyui = f"transformer.{spelled}" if spelled and self.comfyui_parts else None
             yield Names(
@@ -152,9 +158,14 @@ class Transformer:
                 spelled and f"transformer.{spelled}",
                 (*_flat([spelled] if spelled else []), *(MODEL + one for one in natives), *_flat(natives)),
             )
+        if fused.together:
+            part = Part(0, 0, sum(heights[:3]))
+            yield Names(Target(MODEL + path, part), MODEL + head + fused.together)
 
     def _diffusers(self, path: str) -> str | None:
-        return None if self.renames is None else _renamed(path, self.renames)
+        if self.renames is None or path.endswith(self.unnamed):
+            return None
+        return _renamed(path, self.renames)
 
     def _heights(self, fused: Fused, rows: int, family: Family) -> tuple[int, ...] | None:
         if not fused.shares:
@@ -174,7 +185,9 @@ class Transformer:
         row = row_of(target.weight)
         if shape is None and row is not None:
             pattern = row.pattern.removeprefix(MODEL)
-            found = (shape for (one, blocks), shape in shapes.items() if one == pattern and row.index in blocks)
+            found = (
+                shape for (one, blocks), shape in shapes.items() if one == pattern and row.index in blocks
+            )
             shape = next(found, None)
         if shape is None:
             return None
@@ -190,14 +203,15 @@ class Transformer:
                 shown.add(0 if rest else width)
         return None if not shown else shown.pop() if len(shown) == 1 else 0
 
-    def _kv_width(self, modules: Sequence[Module], hidden: int) -> int:
+    def _kv_width(self, modules: Sequence[Module], hidden: int) -> int | None:
+        """The width of k and v that a file shows, None if it has neither."""
         for module in modules:
             if self._fused(module.target.weight) is not None and module.outputs:
                 if module.target.part is None:
                     return (module.outputs - hidden) // 2
                 if module.target.part.start:
                     return module.outputs
-        return 0
+        return None
 
 
 @lru_cache(maxsize=128)

@@ -12,9 +12,9 @@ from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing.builders import Factors, file_of, noise
 
 SIZE = 24
-WEIGHT = "diffusion_model.joint_blocks.0.x_block.attn.qkv"
-FUSED = "lora_unet_joint_blocks_0_x_block_attn_qkv"
-# SD 3's parts go by the names that Flux's have in diffusers.
+WEIGHT = "diffusion_model.mystery_blocks.0.stream.attn.qkv"
+FUSED = "lora_unet_mystery_blocks_0_stream_attn_qkv"
+# Its parts go by the names that those of Flux, SD 3 and others have in diffusers.
 PARTS = {
     f"transformer.transformer_blocks.0.attn.to_{letter}": Part(0, place * SIZE, SIZE)
     for place, letter in enumerate("qkv")

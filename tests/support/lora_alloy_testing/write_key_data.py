@@ -1,8 +1,8 @@
-"""A script: write `lora/keys/data`, the canonical names and shapes of each family's modules, from ComfyUI's own models.
+"""A script: write `lora/keys/data`, the names and shapes of each family's modules, from ComfyUI's own models.
 
-Run as `python -m lora_alloy_testing.write_key_data TREE FOLDER` with `TREE` a ComfyUI checkout. One line is a module, or a
-row of them that differ by an index: `blocks.{0-39}.ffn.0 13824 5120`. A file is a family, or a text encoder that several
-families read.
+Run as `python -m lora_alloy_testing.write_key_data TREE FOLDER` with `TREE` a ComfyUI checkout. One line is a
+module, or a row of them that differ by an index: `blocks.{0-39}.ffn.0 13824 5120`. A file is a family, or a text
+encoder that several families read.
 """
 
 import importlib
@@ -13,7 +13,16 @@ from pathlib import Path
 
 import torch
 
-BY_HAND = {"sd15", "sd2", "sdxl", "flux", "clip_l", "clip_h", "clip_g", "t5xxl"}  # their names follow from rules in code
+BY_HAND = {
+    "sd15",
+    "sd2",
+    "sdxl",
+    "flux",
+    "clip_l",
+    "clip_h",
+    "clip_g",
+    "t5xxl",
+}  # their names follow from rules in code
 
 _HEAD = "# Modules of ComfyUI's model and the shapes of their weights; written by a script, not by hand.\n"
 _STEP = re.compile(r"(?<=\.)(?:\d+|\{\d+-\d+\})(?=\.|$)")
@@ -27,9 +36,7 @@ def lines(shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
     return [" ".join([name, *map(str, shape)]) for name, shape in rows]
 
 
-def _joined(
-    rows: Iterable[tuple[str, tuple[int, ...]]], place: int
-) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _joined(rows: Iterable[tuple[str, tuple[int, ...]]], place: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     groups: dict[tuple[str, str, tuple[int, ...]], list[int]] = {}
     for name, shape in rows:
         found = [*_STEP.finditer(name)][place : place + 1]
