@@ -42,8 +42,8 @@ class Book(Mapping[str, Route]):
         if row is None:
             return None
         for blocks, route in self._rows.get(row.pattern, {}).items():
-            if row.index in blocks:
-                weight = route.target.weight.replace(INDEX, str(row.index))
+            if row.number in blocks:
+                weight = route.target.weight.replace(INDEX, str(row.number))
                 return Route(Target(weight, route.target.part), route.swap_halves)
         return None
 
@@ -56,8 +56,8 @@ class Book(Mapping[str, Route]):
         if row is None:
             return None
         for one in self._names.get((row.pattern, target.part), ()):
-            if one.blocks is not None and row.index in one.blocks:
-                return one.at(row.index)
+            if one.blocks is not None and row.number in one.blocks:
+                return one.at(row.number)
         return None
 
     def parts(self, weight: str) -> Iterator[Part]:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .names import INDEX, Architecture, Candidate, Family, Module, row_of
-from .reading import resolve
+from .reading import resolve, stem_of
 from .table import ARCHITECTURES, key_map
 
 Shapes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 # A name with one of these words is of the network's inside: a family that lacks it is the wrong one.
 _INSIDE = re.compile("block|layer|stream|text|refiner|joint")
+_BLOCKS = ("blocks_", "layers_", "refiner_")  # ends of what stands before a block's number
 _STRAYS = 0.05  # share of other unknown names that does not matter
 _STACK = 4  # fewer blocks than this say nothing about a model's depth
 
@@ -39,7 +40,9 @@ def candidates(shapes: Mapping[str, Shapes]) -> tuple[Family, ...]:
         shapes: as for `detect`.
     """
     rows = _rows(shapes)
-    found = [one for architecture in ARCHITECTURES if (one := _judge(architecture, rows)) is not None]
+    stems = {stem for row in rows if (stem := stem_of(row.pattern)).endswith(_BLOCKS)}
+    able = (one for one in ARCHITECTURES if not (text := one.stems()) or all(stem in text for stem in stems))
+    found = [one for architecture in able if (one := _judge(architecture, rows)) is not None]
     if any(one.judged.is_released for one in found):
         found = [one for one in found if one.judged.is_released or not one.judged.is_likely]
     if any(one.is_complete for one in found):
@@ -73,7 +76,7 @@ class _Found:
     judged: Candidate
     is_complete: bool
 
-    def rank(self, rows: Sequence[_Row]) -> tuple[bool, int, int]:
+    def rank(self, rows: Sequence[_Row]) -> tuple[bool, float, int]:
         """What orders candidates: shapes first, then how many names are in this family's usual spelling."""
         return self.judged.is_likely, self.judged.preference, _written_by(self.judged.family, rows)
 
@@ -82,7 +85,7 @@ def _rows(shapes: Mapping[str, Shapes]) -> list[_Row]:
     rows: dict[tuple[str, Shapes], _Row] = {}
     for name, shape in shapes.items():
         row = row_of(name)
-        pattern, index = row if row else (name, 0)
+        pattern, index = row or (name, 0)
         found = rows.get((pattern, shape))
         if found is None:
             found = rows[pattern, shape] = _Row(pattern, shape, [], [])

@@ -108,7 +108,8 @@ def judge(modules: Sequence[Module]) -> Candidate | None:
     hidden, votes = seen.most_common(1)[0]
     if not hidden or votes < _AGREEING * seen.total():
         return None
-    return Candidate(replace(FAMILY, hidden=hidden), is_likely=True, is_released=hidden == FAMILY.hidden)
+    share = seen[FAMILY.hidden] / seen.total()
+    return Candidate(replace(FAMILY, hidden=hidden), True, hidden == FAMILY.hidden, preference=share)
 
 
 def parts(weight: str, rows: int, family: Family) -> tuple[Part, ...] | None:
@@ -163,4 +164,11 @@ def _hidden(module: Module) -> int | None:
     return width if not rest and module.outputs == height * width else 0
 
 
-ARCHITECTURE = Architecture(FAMILY, names, judge, parts)
+def stems() -> str:
+    """The beginnings of all names of blocks up to their number."""
+    return (
+        "double_blocks_ single_blocks_ single_transformer_blocks_"  # the last ends in that of the double ones
+    )
+
+
+ARCHITECTURE = Architecture(FAMILY, names, judge, parts, stems)

@@ -25,6 +25,12 @@ _BLOCKS: Renames = (
     ("txt_in", "context_embedder"),
     ("final_layer.linear", "proj_out"),
 )
+# ComfyUI takes what diffusers calls these in Flux.1, too.
+_FLUX_TIME: Renames = tuple(
+    (f"{here}_in.{end}_layer", f"time_text_embed.{there}_embedder.linear_{number}")
+    for here, there in (("time", "timestep"), ("guidance", "guidance"))
+    for end, number in (("in", 1), ("out", 2))
+)
 _NORMS = ("query_norm", "key_norm")
 
 
@@ -49,6 +55,7 @@ def _flux2(key: str, title: str, width: int, encoder: str, ss_base_model_version
         ),
         # A gated MLP takes two maps of three widths each; nobody names them apart from q, k and v.
         fused=(*_DOUBLE, Fused("linear1", (*_QKV, ""), (1, 1, 1, 6), together="linear1_qkv", has_whole=True)),
+        aliases=(_FLUX_TIME,),
         swapped=("final_layer.adaLN_modulation.1",),
         comfyui_parts=True,
         renamed_in_comfyui=_NORMS,
@@ -84,11 +91,11 @@ def _judge_chroma(modules: Sequence[Module]) -> Candidate | None:
     is_own = any(module.target.weight.startswith(f"{MODEL}distilled") for module in modules)
     if judged is None or is_own or not (has_mlp and "linear1" in whole):
         return judged
-    return replace(judged, preference=1)
+    return replace(judged, preference=judged.preference + 1)
 
 
 ARCHITECTURES = (
-    Architecture(CHROMA.family, CHROMA.names, _judge_chroma, CHROMA.parts),
+    Architecture(CHROMA.family, CHROMA.names, _judge_chroma, CHROMA.parts, CHROMA.stems),
     *(
         _flux2(key, title, width, encoder, version).architecture()
         for key, title, width, encoder, version in (

@@ -22,10 +22,15 @@ class Listed:
 
 
 @lru_cache(maxsize=128)
+def read(name: str) -> str:
+    """The text of the file `name`."""
+    return (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=128)
 def listed(name: str) -> tuple[Listed, ...]:
     """The modules in the file `name`; a line is a path, such as `blocks.{0-39}.ffn.0`, and a shape."""
-    text = (_FOLDER / f"{name}.txt").read_text(encoding="utf-8")
-    lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    lines = (line.split() for line in read(name).splitlines() if not line.startswith("#"))
     return tuple(one for path, *sizes in lines for one in _unfolded(path, tuple(map(int, sizes))))
 
 

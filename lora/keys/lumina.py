@@ -52,6 +52,7 @@ LUMINA2 = Transformer(
             others=(tuple(f"attention.{name}" for name in _QKV),),
         ),
     ),
+    aliases=(Z_IMAGE.renames or (),),
     encoders=(Encoder("gemma2_2b"),),
 )
 ARCHITECTURES = (Z_IMAGE.architecture(), LUMINA2.architecture())

@@ -20,7 +20,7 @@ class Row(NamedTuple):
     """A name taken apart: `pattern` has `INDEX` in the place of its first number."""
 
     pattern: str
-    index: int
+    number: int
 
 
 def row_of(name: str) -> Row | None:
@@ -114,13 +114,14 @@ class Candidate:
     """A family a file may belong to.
 
     `is_likely` if a shape says so, not merely nothing against it; `is_released` if the shapes are those of the
-    released model, not those of a smaller one of the same kind; `preference` orders equals, high first.
+    released model, not those of a smaller one of the same kind; `preference` orders equals, high first: the share of
+    modules whose shapes are the released ones.
     """
 
     family: Family
     is_likely: bool
     is_released: bool = False
-    preference: int = 0
+    preference: float = 0.0
 
 
 def not_fused(weight: str, rows: int, family: Family) -> tuple[Part, ...] | None:
@@ -128,18 +129,26 @@ def not_fused(weight: str, rows: int, family: Family) -> tuple[Part, ...] | None
     return None
 
 
+def any_stem() -> str:
+    """The `stems` of an architecture that does not tell them."""
+    return ""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """One family's file, as the ordered list in `table.py` holds it.
 
     `names` lists every target of the family once, alone or in a row; `judge` says whether modules, all of them
-    targets of this family by name, also fit it by shape; `parts` splits the `rows` of a fused weight.
+    targets of this family by name, also fit it by shape; `parts` splits the `rows` of a fused weight. `stems`
+    is a text with the beginnings of all names of this family's blocks in it, flattened and up to their number: a file
+    with others need not be looked up in it. It is empty if it is not told.
     """
 
     family: Family
     names: Callable[[Family], Iterator[Names]]
     judge: Callable[[Sequence[Module]], Candidate | None]
     parts: Callable[[str, int, Family], tuple[Part, ...] | None] = not_fused
+    stems: Callable[[], str] = any_stem
 
 
 def flat(path: str) -> str:

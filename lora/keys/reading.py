@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 from ..target import TEXT_ENCODERS, Route
-from .names import MODEL, KeyMap, flat
+from .names import INDEX, MODEL, KeyMap, flat
 
 # Groups are empty, not None, where a text encoder is named without a number.
 _WRAPPERS = re.compile(
@@ -30,11 +30,15 @@ _SAME_ENCODER = {"clip_l": "te1", "clip_h": "te1", "clip_g": "te2"}
 
 
 class _Stripped(NamedTuple):
-    """A module's path without its wrappers. `encoder` is "" for the model; `is_child` if a file named it."""
+    """A module's path without its wrappers. `encoder` is "" for the model; `is_child` if a file named it.
+
+    `number` is the one it came with, empty for the first or none.
+    """
 
     path: str
     encoder: str
     is_child: bool
+    number: str = ""
 
 
 class _Prefixes(NamedTuple):
@@ -53,7 +57,7 @@ _PREFIXES = {
     "te2": _Prefixes(("text_encoder_2.", f"{TEXT_ENCODERS}clip_g.transformer."), ("lora_te2_",)),
     "t5xxl": _Prefixes(
         (f"{TEXT_ENCODERS}t5xxl.transformer.", "text_encoder_2.", "text_encoder_3.", "text_encoder."),
-        ("lora_te3_", "lora_te2_", "lora_te1_", "lora_te_"),
+        ("lora_te3_", "lora_te2_"),
     ),
 }
 
@@ -72,7 +76,7 @@ def resolve(name: str, known: KeyMap) -> Route | None:
     route = known.get(name)
     if route is not None:
         return route
-    path, encoder, is_child = _strip(name)
+    path, encoder, is_child, number = _strip(name)
     if is_child:
         return known.get(f"{TEXT_ENCODERS}{encoder}.transformer.{path}")
     dotted, flattened = _PREFIXES.get(encoder) or _Prefixes((), (f"lora_{encoder}_",))
@@ -86,6 +90,8 @@ def resolve(name: str, known: KeyMap) -> Route | None:
     if len(children) == 1:
         return children[0]
     path = flat(path)
+    if encoder == "t5xxl":
+        flattened = (f"lora_te{number}_", *flattened)
     for prefix in flattened:
         route = known.get(prefix + path)
         if route is not None:
@@ -99,7 +105,7 @@ def loose_name(name: str) -> str:
     Dotted, flattened and wrapped spellings of one module give one loose name: `diffusion_model.` or
     `text_encoders.te1.` (`te2`, `t5xxl` …) in front of the flattened path.
     """
-    path, encoder, _ = _strip(name)
+    path, encoder, *_ = _strip(name)
     component = f"{TEXT_ENCODERS}{_SAME_ENCODER.get(encoder, encoder)}." if encoder else MODEL
     return component + flat(path)
 
@@ -107,6 +113,13 @@ def loose_name(name: str) -> str:
 def is_text(name: str) -> bool:
     """Whether a module's name, in any spelling, is of a text encoder."""
     return bool(_strip(name).encoder)
+
+
+def stem_of(name: str) -> str:
+    """The flattened path of a row of modules up to its first number; empty for a text encoder, or without one."""
+    path, encoder, *_ = _strip(name)
+    stem, mark, _ = flat(path).partition(INDEX)
+    return stem if mark and not encoder else ""
 
 
 def _children(path: str, encoder: str) -> tuple[str, ...]:
@@ -140,6 +153,6 @@ def _strip(name: str) -> _Stripped:
     if number is None and not path.startswith(("text_model.", "text_model_")):
         return _Stripped(path, "", False)
     if path.startswith(_T5_INSIDE):
-        return _Stripped(path, "t5xxl", False)
+        return _Stripped(path, "t5xxl", False, number or "")
     outer = next((outer for inside, outer in _CLIP_INSIDE.items() if path.startswith(inside)), "")
     return _Stripped(outer + path, f"te{number or 1}", False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ..target import Part, Target
-from .listing import listed
+from .listing import Listed, listed, read
 from .names import MODEL, Architecture, Candidate, Family, Module, Names, flat, row_of
 from .text import Encoder, encoder_names, fits
 
@@ -69,7 +69,12 @@ class Transformer:
 
     def architecture(self) -> Architecture:
         """The row for the table of families."""
-        return Architecture(self.family, self.names, self.judge, self.parts)
+        return Architecture(self.family, self.names, self.judge, self.parts, self.stems)
+
+    def stems(self) -> str:
+        """The beginnings of all its names: its list, and what the renamings put in."""
+        renames = (self.renames or ()) + tuple(pair for alias in self.aliases for pair in alias)
+        return flat(" ".join([read(self.family.key), *(f"{new}." for _, new in renames)]))
 
     def names(self, family: Family) -> Iterator[Names]:
         """Every target of the family, parts of fused weights included."""
@@ -108,7 +113,8 @@ class Transformer:
             if kv <= 0:
                 return None
             family = replace(family, kv_width=kv)
-        return Candidate(family, is_likely=True, is_released=exact >= _AGREEING * total)
+        share = exact / total
+        return Candidate(family, is_likely=True, is_released=share >= _AGREEING, preference=share)
 
     def parts(self, weight: str, rows: int, family: Family) -> tuple[Part, ...] | None:
         """The parts of `weight`, from its `rows`; None if not fused, or not divisible so."""
@@ -116,7 +122,7 @@ class Transformer:
         if fused is None or self._sizes(Target(weight)) is None:
             return None
         heights = self._heights(fused, rows, family)
-        return heights and _in_a_row(heights)
+        return None if heights is None else _in_a_row(heights)
 
     def _fused(self, path: str) -> Fused | None:
         return next((one for one in self.fused if f".{path}".endswith(f".{one.native}")), None)
@@ -179,16 +185,7 @@ class Transformer:
         """Rows and columns that a target has in the released model; 0 columns for what has no factors."""
         if target.is_clip:
             return None
-        shapes = _shapes(self.family.key)
-        path = target.weight.removeprefix(MODEL)
-        shape = shapes.get((path, None))
-        row = row_of(target.weight)
-        if shape is None and row is not None:
-            pattern = row.pattern.removeprefix(MODEL)
-            found = (
-                shape for (one, blocks), shape in shapes.items() if one == pattern and row.index in blocks
-            )
-            shape = next(found, None)
+        shape = _shape(self.family.key, target.weight.removeprefix(MODEL))
         if shape is None:
             return None
         return target.part.length if target.part else shape[0], shape[1] if len(shape) > 1 else 0
@@ -214,9 +211,23 @@ class Transformer:
         return None
 
 
+def _shape(key: str, path: str) -> tuple[int, ...] | None:
+    by_path = _by_path(key)
+    for one in by_path.get(path, ()):
+        return one.shape
+    row = row_of(f".{path}")
+    for one in by_path.get(row.pattern[1:], ()) if row else ():
+        if row is not None and one.blocks is not None and row.number in one.blocks:
+            return one.shape
+    return None
+
+
 @lru_cache(maxsize=128)
-def _shapes(key: str) -> dict[tuple[str, range | None], tuple[int, ...]]:
-    return {(one.path, one.blocks): one.shape for one in listed(key)}
+def _by_path(key: str) -> dict[str, list[Listed]]:
+    found: dict[str, list[Listed]] = {}
+    for one in listed(key):
+        found.setdefault(one.path, []).append(one)
+    return found
 
 
 def _renamed(path: str, renames: Renames) -> str:

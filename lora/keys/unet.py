@@ -33,6 +33,7 @@ _FRAME = (
     ("out.0", "conv_norm_out"),
     ("out.2", "conv_out"),
 )
+_STEMS = "input_blocks_ output_blocks_ down_blocks_ up_blocks_ mid_block_attentions_0_transformer_blocks_"
 _LABEL = (("label_emb.0.0", "add_embedding.linear_1"), ("label_emb.0.2", "add_embedding.linear_2"))
 
 
@@ -65,6 +66,10 @@ class UNet:
             spelled = ("lora_unet_" + flat(ldm), "lora_unet_" + flat(diffusers))
             kohya, other = spelled if self.is_kohya_ldm else spelled[::-1]
             yield Names(Target(weight), weight, kohya, "unet." + diffusers, (other,))
+
+    def stems(self) -> str:
+        """The beginnings of all its names up to their first number."""
+        return _STEMS
 
     def modules(self) -> Iterator[tuple[str, str]]:
         """Every module as LDM and as diffusers call it."""

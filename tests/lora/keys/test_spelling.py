@@ -3,11 +3,25 @@ from dataclasses import replace
 import pytest
 
 from lora_alloy.core.errors import RecipeError
-from lora_alloy.lora.keys import FAMILIES, NAMINGS, family, key_map, loose_name, parts, resolve, spell
+from lora_alloy.lora.keys import FAMILIES, NAMINGS, family, key_map, loose_name, parts, resolve, rows, spell
 from lora_alloy.lora.keys.table import names_of
 from lora_alloy.lora.target import Part, Target
 
-SIZES = (*FAMILIES, replace(family("flux"), hidden=256))
+SMALL = {
+    "flux": 256,
+    "flux2": 256,
+    "chroma": 256,
+    "sd3": 128,
+    "z_image": 256,
+    "hunyuan_video": 256,
+    "mochi": 128,
+}
+SIZES = (
+    *FAMILIES,
+    *(replace(family(key), hidden=hidden) for key, hidden in SMALL.items()),
+    replace(family("lumina2"), hidden=96, kv_width=48),
+)
+WITHOUT_DIFFUSERS = {"anima", "hunyuan_dit"}  # diffusers lacks the model, or calls its norms by others' names
 TO_Q = "transformer_blocks.0.attn1.to_q"
 CLIP_L = "text_encoders.clip_l.transformer.text_model.encoder.layers.0.self_attn.q_proj"
 CLIP_G = "text_encoders.clip_g.transformer.text_model.encoder.layers.0.self_attn.q_proj"
@@ -103,13 +117,26 @@ def vars_of(names):
 
 
 @pytest.mark.parametrize("one", SIZES, ids=lambda one: f"{one.key}-{one.hidden}")
-def test_only_parts_and_fused_weights_lack_a_name(one):
+def test_every_whole_weight_has_a_name_but_for_fused_ones_in_diffusers(one):
     for target in names_of(one):
-        assert spell(target, "comfyui", one) is not None
         if target.part is None:
+            assert spell(target, "comfyui", one) is not None
             assert spell(target, "kohya", one) is not None
-            is_fused = parts(target.weight, 21 * 4, one) is not None
-            assert (spell(target, "diffusers", one) is None) == is_fused, target
+            if spell(target, "diffusers", one) is None and one.key not in WITHOUT_DIFFUSERS:
+                assert parts(target.weight, rows(target.weight, one), one), target
+
+
+@pytest.mark.parametrize("one", SIZES, ids=lambda one: f"{one.key}-{one.hidden}")
+def test_what_is_written_in_parts_is_the_whole_weight(one):
+    """The parts that `parts` gives are targets of the family, one after the other up to the weight's height."""
+    fused = {target.weight for target in names_of(one) if target.part is not None}
+    for weight in fused:
+        height = rows(weight, one)
+        found = parts(weight, height, one)
+        assert found is not None and found[0].start == 0
+        ends = [part.start + part.length for part in found]
+        assert [part.start for part in found[1:]] + [height] == ends
+        assert all(Target(weight, part) in names_of(one) for part in found)
 
 
 def test_a_weight_outside_the_family_has_only_its_native_name():
