@@ -13,6 +13,8 @@ ACE_STEP_15 = Transformer(
     Family("ace_step_15", "ACE-Step 1.5", "ace-step-1.5", "ace-step-1.5/lora"),
     width=2048,
     renames=(
+        ("decoder.proj_in.1", "proj_in_conv"),
+        ("decoder.proj_out.1", "proj_out_conv"),
         ("decoder", ""),
         ("q_proj", "to_q"),
         ("k_proj", "to_k"),

@@ -10,6 +10,8 @@ ARCHITECTURE = Transformer(
     renames=(
         ("attention.attn.out_proj", "attention.to_out.0"),
         ("attention.attn", "attention"),
+        ("down_downscalers.1.1.blocks.0", "down_downscalers.1.1"),
+        ("up_upscalers.0.1.blocks.1", "up_upscalers.0.1"),
     ),
     encoders=(Encoder(CLIP_G, ("lora_prior_te_", "lora_te_", "lora_te1_", "lora_te2_")),),
 ).architecture()

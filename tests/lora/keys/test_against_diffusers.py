@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lora_alloy.lora.keys import family, key_map, resolve
+from lora_alloy.lora.keys.listing import listed
 from lora_alloy.lora.keys.table import names_of
 
 WITH_FACTORS = (torch.nn.Linear, torch.nn.Conv2d)
@@ -103,3 +104,118 @@ def test_flattened_names_of_all_modules_resolve_alike(case):
     flat_prefix = numbered.get(prefix, "lycoris_")
     for name in modules.factored:
         assert resolve(flat_prefix + name.replace(".", "_"), known) == known[prefix + name]
+
+
+def model(name, **config):
+    """The shapes of a model's weights by module, built without memory."""
+    diffusers = pytest.importorskip("diffusers")
+    kind = getattr(diffusers, name, None)
+    if kind is None:
+        pytest.skip(f"this version of diffusers has no {name}")
+    with torch.device("meta"):
+        state = kind(**config).state_dict()
+    return {
+        key.removesuffix(".weight"): tuple(value.shape)
+        for key, value in state.items()
+        if key.endswith(".weight")
+    }
+
+
+SD35 = {
+    "num_layers": 24,
+    "num_attention_heads": 24,
+    "caption_projection_dim": 1536,
+    "dual_attention_layers": tuple(range(13)),
+    "qk_norm": "rms_norm",
+    "pooled_projection_dim": 2048,
+    "joint_attention_dim": 4096,
+}
+CASCADE = {
+    "block_out_channels": (2048, 2048),
+    "block_types_per_layer": (("SDCascadeResBlock", "SDCascadeTimestepBlock", "SDCascadeAttnBlock"),) * 2,
+    "clip_image_in_channels": 768,
+    "clip_text_in_channels": 1280,
+    "clip_text_pooled_in_channels": 1280,
+    "conditioning_dim": 2048,
+    "down_num_layers_per_block": (8, 24),
+    "up_num_layers_per_block": (24, 8),
+    "down_blocks_repeat_mappers": (1, 1),
+    "up_blocks_repeat_mappers": (1, 1),
+    "in_channels": 16,
+    "out_channels": 16,
+    "num_attention_heads": (32, 32),
+    "timestep_conditioning_type": ("sca", "crp"),
+    "patch_size": 1,
+    "switch_level": (False,),
+}
+HIDREAM = {
+    "patch_size": 2,
+    "in_channels": 16,
+    "out_channels": 16,
+    "num_layers": 16,
+    "num_single_layers": 32,
+    "attention_head_dim": 128,
+    "num_attention_heads": 20,
+    "caption_channels": [4096, 4096],
+    "text_emb_dim": 2048,
+    "num_routed_experts": 4,
+    "num_activated_experts": 2,
+    "axes_dims_rope": (64, 32, 32),
+    "max_resolution": (128, 128),
+    "llama_layers": [0] * 48,
+}
+KANDINSKY = {
+    "model_dim": 1792,
+    "ff_dim": 7168,
+    "time_dim": 512,
+    "in_visual_dim": 16,
+    "out_visual_dim": 16,
+    "visual_cond": True,
+    "axes_dims": (16, 24, 24),
+}
+TRANSFORMERS = [
+    ("sd35_medium", "SD3Transformer2DModel", SD35),
+    ("chroma", "ChromaTransformer2DModel", {}),
+    ("flux2", "Flux2Transformer2DModel", {}),
+    ("lumina2", "Lumina2Transformer2DModel", {"cap_feat_dim": 2304}),
+    ("z_image", "ZImageTransformer2DModel", {}),
+    ("wan_14b", "WanTransformer3DModel", {"image_dim": 1280, "added_kv_proj_dim": 5120}),
+    ("wan_14b", "WanVACETransformer3DModel", {}),
+    ("qwen_image", "QwenImageTransformer2DModel", {}),
+    ("hunyuan_video", "HunyuanVideoTransformer3DModel", {}),
+    ("hunyuan_video", "HunyuanVideoFramepackTransformer3DModel", {}),
+    ("hunyuan_image", "HunyuanImageTransformer2DModel", {}),
+    ("hunyuan_video_15", "HunyuanVideo15Transformer3DModel", {}),
+    ("ltx", "LTXVideoTransformer3DModel", {}),
+    ("ltx2", "LTX2VideoTransformer3DModel", {}),
+    ("auraflow", "AuraFlowTransformer2DModel", {}),
+    ("pixart", "PixArtTransformer2DModel", {"use_additional_conditions": True}),
+    ("mochi", "MochiTransformer3DModel", {}),
+    ("cascade", "StableCascadeUNet", CASCADE),
+    ("hidream", "HiDreamImageTransformer2DModel", HIDREAM),
+    ("kandinsky5_lite", "Kandinsky5Transformer3DModel", KANDINSKY),
+    ("ace_step_15", "AceStepTransformer1DModel", {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # the library's, of its own names
+@pytest.mark.parametrize(
+    ("key", "name", "config"), TRANSFORMERS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_weight_of_the_librarys_model_leads_to_one_of_its_shape(key, name, config):
+    one = family(key)
+    known = key_map(one)
+    sizes = {}
+    for listed_one in listed(key):
+        for index in listed_one.blocks or (None,):
+            path = listed_one.path if index is None else listed_one.path.replace("#", str(index))
+            sizes[f"diffusion_model.{path}"] = listed_one.shape
+    wrong = {}
+    for module, shape in model(name, **config).items():
+        route = resolve(f"transformer.{module}", known)
+        expected = list(sizes[route.target.weight]) if route else []
+        if route and route.target.part:
+            expected[0] = route.target.part.length
+        if tuple(expected) != shape:
+            wrong[module] = (shape, route)
+    assert wrong == {}
