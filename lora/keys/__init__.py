@@ -3,7 +3,7 @@
 from .detection import candidates, detect
 from .names import Family, KeyMap
 from .reading import loose_name, resolve
-from .table import FAMILIES, NAMINGS, family, key_map, parts, rows, spell
+from .table import FAMILIES, NAMINGS, family, key_map, parts, rows, spell, unflattened
 
 __all__ = [
     "FAMILIES",
@@ -19,4 +19,5 @@ __all__ = [
     "resolve",
     "rows",
     "spell",
+    "unflattened",
 ]
