@@ -26,6 +26,12 @@ class Ran:
     err: str
 
 
+@pytest.fixture(autouse=True)
+def started_as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages spell the program as it was started, and the suite may have been by `alloy.py test`."""
+    monkeypatch.setattr("sys.argv", ["lora-alloy"])
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Run one command, given word by word, as the installed program does."""
