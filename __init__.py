@@ -7,7 +7,21 @@ somebody asks for a name, so that ComfyUI, pytest and pip can each load it in th
 __version__ = "0.1.0"
 WEB_DIRECTORY = "./web"
 
-_API = ("Merged", "Recipe", "Stack", "analyze", "inspect", "load", "merge", "plan", "rewrite", "verify")
+_API = (
+    "AlloyError",
+    "Entry",
+    "Merged",
+    "Recipe",
+    "Stack",
+    "analyze",
+    "inspect",
+    "load",
+    "merge",
+    "open_base",
+    "plan",
+    "rewrite",
+    "verify",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -11,15 +11,19 @@ import torch
 
 from .analysis.measure import measure
 from .analysis.similarity import Measured
+from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
+from .lora import keys
+from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
+from .lora.formats import Module
 from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.engine import execute
 from .merging.fit import HEADER_BYTES, fitted
-from .merging.metadata import Described, describe, described
+from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan
 from .merging.recipe import Recipe
@@ -30,6 +34,7 @@ EntryLike: TypeAlias = (
     "Entry | LoraFile | str | Path | tuple[str | Path, float] | tuple[str | Path, float, float]"
 )
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
+_AGAIN = "Give the LoRAs, strengths and recipe that it was made with, or merge them again."
 
 
 def load(path: Path | str) -> LoraFile:
@@ -123,15 +128,21 @@ def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, li
     return built, measure(built, is_deep=True, progress=progress)
 
 
-def plan(stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent) -> Plan:
-    """Decide a merge without doing it.
+def plan(
+    stack: StackLike,
+    recipe: Recipe | None = None,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
+) -> Plan:
+    """Decide a merge without doing it; the arguments are those of `merge`.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
     recipe = recipe or Recipe()
-    built = stack_of(stack, partial=recipe.partial, honour_metadata=recipe.honour_metadata)
+    built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
     return make_plan(built, recipe, measure(built, progress=progress))
 
 
@@ -147,7 +158,7 @@ def merge(
     Args:
         stack: the entries.
         recipe: what to do; a plan replays it bit for bit.
-        model: what a host knows of the base model.
+        model: the base model, as `open_base` or a host knows it.
         progress: told after every target; what it raises ends the merge, and nothing is left half-done.
 
     Raises:
@@ -247,9 +258,11 @@ class Merged:
             ProofError: what was written is not what was merged; nothing was replaced.
         """
         with one_thread():
-            words = sum(len(name.encode()) + len(text.encode()) + 8 for name, text in (notes or {}).items())
+            hosted = host_of(self.stack)
+            told_texts = [*(notes or {}).items(), *((name, "") for name in hosted["left_out"])]
+            words = sum(len(f"{name}{text}".encode("utf-8", "replace")) + 8 for name, text in told_texts)
             room = max(1, size_bytes - words - HEADER_BYTES) if size_bytes else 0
-            told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room)
+            told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room, **hosted)
             pieces = self._pieces(told)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
@@ -262,7 +275,7 @@ class Merged:
             shaped(patch, told.clip_gain if patch.target.is_clip else told.gain, told.rank)
             for patch in self.patches
         ]
-        pieces = named(louder, told.naming, self.stack.family, self.stack.spellings)
+        pieces = named(louder, told.naming, self.stack.family, self.stack.spellings, self.stack.height)
         if not told.size_bytes:
             return pieces
         cut = fitted([piece.patch for piece in pieces], told.size_bytes)
@@ -277,9 +290,16 @@ def saved_path(path: Path | str) -> Path:
     """
     is_folder = str(path).endswith(("/", os.sep))
     path = Path(path)
-    if is_folder or path.name in ("", "..") or path.is_dir():
+    if is_folder or path.name in ("", "..") or _is_folder(path):
         raise SaveError(f"`{path}` is a folder; name a file to write.")
     return path if path.suffix.lower() == ".safetensors" else path.with_name(f"{path.name}.safetensors")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name longer than the file system allows; writing says so
+        return False
 
 
 def allowed_difference(dtype: torch.dtype) -> float:
@@ -291,7 +311,12 @@ def allowed_difference(dtype: torch.dtype) -> float:
 
 
 def verify(
-    path: Path | str, stack: StackLike, recipe: Recipe | None = None, *, progress: Progress = silent
+    path: Path | str,
+    stack: StackLike,
+    recipe: Recipe | None = None,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
 ) -> Proof:
     """Prove a saved file against its inputs again: merge them, and compare target by target.
 
@@ -299,6 +324,8 @@ def verify(
         path: a file that `Merged.save` wrote.
         stack: the entries it was made of.
         recipe: what was asked; None takes it from the file.
+        model: the base model, if the merge was made with one.
+        progress: told after every target.
 
     Raises:
         FileError: a file cannot be read.
@@ -311,28 +338,59 @@ def verify(
         if told is None:
             raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
         recipe = told.recipe
-    merged = merge(stack, recipe, progress=progress)
-    pieces = merged._pieces(told or Described(recipe))
-    names = {piece.name for piece in pieces}
-    missing, extra = sorted(names - saved.modules.keys()), sorted(saved.modules.keys() - names)
-    if missing or extra:
-        first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
-        raise ProofError(f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}.")
-    strange = [account.tensor for account in saved.accounts if account.state != "used"]
-    if strange:
-        raise ProofError(
-            f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
-        )
-    found = []
-    for piece in pieces:
-        delta = saved.load(saved.modules[piece.name])
-        found.append((difference(delta, piece), str(piece.patch.target)))
-    read_error, where = max(found)
+    told = told or Described(recipe)
+    merged = merge(_as_hosted(stack, told), recipe, model=model, progress=progress)
+    pieces = merged._pieces(told)
+    read_error, where = max(
+        (difference(saved.load(module), piece), str(piece.patch.target))
+        for piece, module in zip(pieces, _counterparts(saved, merged, pieces), strict=True)
+    )
     if read_error > allowed_difference(merged.patches[0].dtype):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
+            f" {_AGAIN}"
         )
     worst = max(merged.patches, key=lambda patch: patch.error)
     return Proof(
         Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
     )
+
+
+def _as_hosted(stack: StackLike, told: Described) -> StackLike:
+    """The entries without the modules that the model of the merge, in a host, did not have."""
+    if isinstance(stack, Stack) or (told.has_clip and not told.left_out):
+        return stack
+    hosted, left_out = [], set(told.left_out)
+    for entry in map(_entry, stack):
+        text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
+        hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
+    return hosted
+
+
+def _counterparts(saved: LoraFile, merged: Merged, pieces: Sequence[Named]) -> list[Module]:
+    """The module of a saved file for each piece of a merge.
+
+    Raises:
+        ProofError: a module or a tensor is missing, or too many.
+    """
+    path = saved.tensors.path
+    # A host's model has names of its own for what merges here by module name alone.
+    by_target = {merged.stack.lead(name): name for name in saved.modules}
+    names = [
+        piece.name if piece.name in saved.modules else by_target.get(piece.patch.target, "")
+        for piece in pieces
+    ]
+    missing = [piece.name for piece, name in zip(pieces, names, strict=True) if not name]
+    extra = sorted(saved.modules.keys() - set(names))
+    if missing or extra:
+        first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
+        raise ProofError(
+            f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}. {_AGAIN}"
+        )
+    strange = [account.tensor for account in saved.accounts if account.state != "used"]
+    if strange:
+        raise ProofError(
+            f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
+            f" {_AGAIN}"
+        )
+    return [saved.modules[name] for name in names]

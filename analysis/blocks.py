@@ -1,10 +1,11 @@
 """Blocks: the stretches of a model that reports sum over."""
 
 import re
+from itertools import pairwise
 
 from ..lora.target import TEXT_ENCODERS, Target
 
-_BLOCK = re.compile(r"^(?P<run>(?:[A-Za-z_]\w*[._])*?[A-Za-z_]+)[._](?P<number>\d+)")
+_NUMBER = re.compile(r"\d+", re.ASCII)
 
 
 def block_of(target: Target) -> str:
@@ -15,7 +16,17 @@ def block_of(target: Target) -> str:
         encoder, _, path = path.removeprefix(TEXT_ENCODERS).partition(".")
         path = path.removeprefix("transformer.").removeprefix("text_model.").removeprefix("encoder.")
         encoder += "."
-    found = _BLOCK.match(path)
-    if found:
-        return f"{encoder}{found['run']}.{found['number']}"
-    return encoder + path.split(".")[0]
+    return encoder + (_numbered(path) or path.split(".")[0])
+
+
+def _numbered(path: str) -> str:
+    """The path down to the first number behind a plain word; "" if it has none."""
+    # Step by step: a pattern for the words in between would try their every division on a hostile name.
+    steps = re.split(r"[._]", path)
+    end = len(steps[0])
+    for word, step in pairwise(steps):
+        number = _NUMBER.match(step)
+        if number and (word.isalpha() or not word) and end:
+            return f"{path[:end]}.{number[0]}"
+        end += 1 + len(step)
+    return ""

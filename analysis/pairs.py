@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..lora.stack import Stack
 from .conflict import baseline
-from .similarity import Measured, cosines
+from .similarity import Measured, cosines, strengths_on
 
 OPPOSED = -0.1
 ALIKE = 0.5
@@ -94,9 +94,7 @@ def _sums(stack: Stack, measured: Sequence[Measured]) -> Tensor:
     count = len(stack.entries)
     sums = torch.zeros(7, count, count, dtype=torch.float64)
     for one in measured:
-        strengths = one.gram.new_tensor(
-            [stack.entries[entry].strength_on(one.target) for entry in one.entries]
-        )
+        strengths = strengths_on(stack, one)
         weights = strengths[:, None] * strengths
         signs = torch.sign(weights)
         energy = (one.gram.diagonal() * strengths.square())[:, None].expand_as(weights)

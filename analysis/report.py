@@ -7,8 +7,9 @@ from typing import Any
 
 from ..lora.stack import Stack
 from .blocks import block_of
+from .measure import mute_notes
 from .pairs import OPPOSED, Pair, pair_lines, pairs
-from .similarity import Measured
+from .similarity import Measured, norms, strengths_on
 
 LOUD = 1.3
 UNEQUAL = 4.0
@@ -79,7 +80,8 @@ class Analysis:
 
     def text(self, *, has_blocks: bool = False) -> str:
         """The analysis for a terminal; with `has_blocks`, also block by block."""
-        lines = [f"LoRA Alloy: {len(self.parts)} LoRAs for {self.family}", "", *_table(self)]
+        count = len(self.parts)
+        lines = [f"LoRA Alloy: {count} LoRA{'s' * (count != 1)} for {self.family}", "", *_table(self)]
         lines += ["", *pair_lines(self.pairs)]
         if has_blocks:
             lines += ["", *_block_table(self)]
@@ -101,7 +103,7 @@ def make_analysis(stack: Stack, measured: Sequence[Measured]) -> Analysis:
     for one in measured:
         by_block.setdefault(block_of(one.target), []).append(one)
     blocks = tuple(
-        Block(name, len(inside), _norms(stack, inside), tuple(pairs(stack, inside)))
+        Block(name, len(inside), tuple(norms(stack, inside).tolist()), tuple(pairs(stack, inside)))
         for name, inside in by_block.items()
     )
     parts = _parts(stack, measured)
@@ -120,7 +122,7 @@ def make_analysis(stack: Stack, measured: Sequence[Measured]) -> Analysis:
             *_few(_block_warnings(found, blocks)),
             *_loud(parts, loudness),
         ),
-        notes=stack.notes,
+        notes=(*stack.notes, *mute_notes(stack, measured)),
     )
 
 
@@ -132,16 +134,16 @@ def _parts(stack: Stack, measured: Sequence[Measured]) -> tuple[Part, ...]:
             ranks[contribution.entry].append(contribution.module.rank)
             if one.effective_rank:
                 effective[contribution.entry].append(one.effective_rank[place])
-    norms = _norms(stack, measured)
+    loud = norms(stack, measured).tolist()
     return tuple(
         Part(
             entry.file.label,
             entry.strength,
-            entry.strength if entry.clip_strength is None else entry.clip_strength,
+            entry.strength_on_clip,
             len(ranks[index]),
             _mean(ranks[index]),
             _mean(effective[index]),
-            norms[index],
+            loud[index],
         )
         for index, entry in enumerate(stack.entries)
     )
@@ -151,21 +153,10 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _norms(stack: Stack, measured: Sequence[Measured]) -> tuple[float, ...]:
-    energy = [0.0] * len(stack.entries)
-    for one in measured:
-        for place, entry in enumerate(one.entries):
-            strength = stack.entries[entry].strength_on(one.target)
-            energy[entry] += float(one.gram[place, place]) * strength**2
-    return tuple(value**0.5 for value in energy)
-
-
 def _sum_norm(stack: Stack, measured: Sequence[Measured]) -> float:
     energy = 0.0
     for one in measured:
-        strengths = one.gram.new_tensor(
-            [stack.entries[entry].strength_on(one.target) for entry in one.entries]
-        )
+        strengths = strengths_on(stack, one)
         energy += float(strengths @ one.gram @ strengths)
     return max(energy, 0.0) ** 0.5
 

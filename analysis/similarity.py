@@ -4,7 +4,7 @@
 i` (`design.md` §1.1). Products are float32, sums float64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..lora.factors import Delta, LowRank
 from ..lora.full import Kron
+from ..lora.stack import Stack
 from ..lora.target import Target
 
 
@@ -83,6 +84,19 @@ def _thin_gram(deltas: Sequence[LowRank]) -> Tensor:
     scale = torch.tensor([delta.scale for delta in deltas], dtype=torch.float64)
     gram = gram * scale[:, None] * scale
     return (gram + gram.T) / 2
+
+
+def strengths_on(stack: Stack, one: Measured) -> Tensor:
+    """The strengths of the entries that touch a target, on its branch: `(n,)` float64."""
+    return one.gram.new_tensor([stack.entries[entry].strength_on(one.target) for entry in one.entries])
+
+
+def norms(stack: Stack, measured: Iterable[Measured]) -> Tensor:
+    """The norm of each entry's deltas over these targets, at its strengths; float64, one number an entry."""
+    energy = torch.zeros(len(stack.entries), dtype=torch.float64)
+    for one in measured:
+        energy[list(one.entries)] += one.gram.diagonal() * strengths_on(stack, one).square()
+    return energy.clamp(min=0).sqrt()
 
 
 def cosines(gram: Tensor) -> Tensor:

@@ -2,12 +2,14 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 
 from .. import __version__
-from ..core.errors import AlloyError
+from ..core.errors import AlloyError, SaveError
 from ..core.params import unknown
-from .console import printable
+from .console import printable, program, put
+from .stopping import interruptible
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
@@ -23,11 +25,11 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 )
 
 USAGE = """\
-usage: lora-alloy COMMAND ...
+usage: {program} COMMAND ...
 
 {commands}
 
-`lora-alloy COMMAND --help` explains one. A LoRA with its strengths is written FILE[:STRENGTH[:CLIP]].
+`{program} COMMAND --help` explains one. A LoRA with its strengths is written FILE[:STRENGTH[:CLIP]].
 """
 
 
@@ -38,26 +40,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the words behind the program's name; None takes them from the process.
 
     Returns:
-        0 done, 1 a problem that a sentence on stderr explains, 130 interrupted.
+        0 done, 1 a problem that a sentence on stderr explains, 130 interrupted or told to end.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(words)
+        with interruptible():
+            return _run(words)
     except AlloyError as problem:
-        sys.stderr.write(f"{printable(str(problem))}\n")
-        return 1
+        return _ended(f"{printable(str(problem))}\n", 1)
     except KeyboardInterrupt:
-        sys.stderr.write("Stopped. Nothing was left half-written.\n")
-        return 130
+        return _ended("Stopped. Nothing was left half-written.\n", 130)
+
+
+def _ended(words: str, code: int) -> int:
+    with suppress(SaveError):  # where nobody listens, the code must do
+        put(sys.stderr, words)
+    return code
 
 
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         listed = "\n".join(f"  {name:<9} {what}" for name, what in COMMANDS.items())
-        (sys.stdout if words else sys.stderr).write(USAGE.format(commands=listed))
+        put(sys.stdout if words else sys.stderr, USAGE.format(program=program(), commands=listed))
         return 0 if words else 1
     if words[0] in ("--version", "-V"):
-        sys.stdout.write(f"LoRA Alloy {__version__}\n")
+        put(sys.stdout, f"LoRA Alloy {__version__}\n")
         return 0
     if words[0] not in COMMANDS:
         raise AlloyError(unknown("command", words[0], COMMANDS))

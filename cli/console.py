@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
@@ -15,6 +16,14 @@ LINE_LIMIT = 4000
 WORD_LIMIT = 400
 KEPT = 120
 REFRESH = 0.1
+
+
+def program() -> str:
+    """What the user typed to get here, for messages that say what to type next."""
+    started = Path(sys.argv[0]).resolve()
+    ours = {"alloy.py": "python alloy.py", "__main__.py": "python -m lora_alloy"}
+    is_ours = started.parent == Path(__file__).resolve().parent.parent
+    return ours.get(started.name, "lora-alloy") if is_ours else "lora-alloy"
 
 
 def printable(text: str) -> str:
@@ -37,7 +46,8 @@ class Console:
 
     def __init__(self, *, is_quiet: bool = False, has_json_on_stdout: bool = False) -> None:
         self._says = not is_quiet and not has_json_on_stdout
-        self._shows = not is_quiet and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._shows = not is_quiet and is_terminal and os.environ.get("TERM") != "dumb"
         self._shown_at = 0.0
         self._began = ("", 0.0)
         self._width = 0
@@ -51,19 +61,25 @@ class Console:
         self._clear()
 
     def say(self, text: str = "") -> None:
-        """Write a result for a reader."""
-        if self._says:
+        """Write a result for a reader, if there is one: windowless programs have no streams at all."""
+        if self._says and sys.stdout is not None:
             self.write(f"{printable(text)}\n")
 
     def warn(self, text: str) -> None:
         """Write a sentence about a problem to stderr, however quiet we are."""
         self._clear()
-        _put(sys.stderr, f"{printable(text)}\n")
+        put(sys.stderr, f"{printable(text)}\n")
 
     def write(self, text: str) -> None:
-        """Write to stdout as it is."""
+        """Write to stdout as it is.
+
+        Raises:
+            SaveError: it is closed, or full.
+        """
         self._clear()
-        _put(sys.stdout, text)
+        if sys.stdout is None:
+            raise SaveError("The output is closed; nothing could be written there.")
+        put(sys.stdout, text)
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Show how far the work is, on a terminal only: one line, rewritten at most ten times a second."""
@@ -83,12 +99,12 @@ class Console:
     def _show(self, line: str) -> None:
         # Spaces and not an escape sequence: old Windows consoles print those.
         width = shutil.get_terminal_size().columns - 1
-        _put(sys.stderr, f"\r{line[:width].ljust(width)}")
+        put(sys.stderr, f"\r{line[:width].ljust(width)}")
         self._width = width
 
     def _clear(self) -> None:
         if self._width:
-            _put(sys.stderr, f"\r{' ' * self._width}\r")
+            put(sys.stderr, f"\r{' ' * self._width}\r")
             self._width = 0
 
 
@@ -99,7 +115,14 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {seconds} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _put(stream: TextIO, text: str) -> None:
+def put(stream: TextIO | None, text: str) -> None:
+    """Write text to a stream, if there is one.
+
+    Raises:
+        SaveError: nobody takes it.
+    """
+    if stream is None:
+        return
     try:
         # What the stream's encoding lacks is spelled out: a Windows console need not know every sign.
         known = stream.encoding or "utf-8"

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..analysis.blocks import block_of
 from ..analysis.measure import measure
 from ..api import Merged, merge, saved_path, stack_of
-from ..core.errors import RecipeError
+from ..core.errors import RecipeError, SaveError
 from ..lora.keys import NAMINGS
 from ..lora.stack import Entry
 from ..merging.plan import Plan, TargetPlan, make_plan
@@ -18,12 +18,14 @@ from .inspect import size
 from .merge_page import merge_page
 from .options import (
     UsageError,
+    add_base,
     add_entries,
     add_preserve,
     add_recipe,
     chosen_recipe,
+    read_base,
     read_entries,
-    read_json,
+    read_plan,
     refuse_outputs,
 )
 from .output import json_path, write_json, write_text
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The entries, the recipe, and where results go."""
     add_entries(parser)
     parser.add_argument("-o", "--output", metavar="OUT", help="the LoRA to write; .safetensors is added")
+    add_base(parser)
     add_preserve(parser)
     parser.add_argument(
         "--naming", choices=NAMINGS, default="comfyui", help="whose names the file has (default: comfyui)"
@@ -65,8 +68,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     output = saved_path(options.output)
     entries = read_entries(options.entries, options.preserve)
     outputs = [output, *([options.html] if options.html else []), *json_path(options.json)]
-    refuse_outputs(outputs, _inputs(options, entries), is_forced=options.force, replaceable=output)
-    merged = merge(entries, recipe, progress=console.progress)
+    inputs = _inputs(options, entries)
+    refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
+    if options.base and output.exists() and options.base.exists() and output.samefile(options.base):
+        raise SaveError(f"`{output}` is the base model; name another file for the LoRA.")
+    merged = merge(entries, recipe, model=read_base(options), progress=console.progress)
+    # Again, since somebody else may have put a file there meanwhile.
+    refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
     proof = merged.save(output, naming=options.naming)
     console.say(merged.report.text())
     console.say("")
@@ -96,7 +104,7 @@ def result(merged: Merged, proof: Proof) -> dict[str, object]:
 
 def _inputs(options: argparse.Namespace, entries: Sequence[Entry]) -> list[Path]:
     files = [entry.file.path for entry in entries if entry.file.path]
-    return [*files, *(path for path in (options.recipe, options.plan) if path)]
+    return [*files, *(path for path in (options.recipe, options.plan, options.base) if path)]
 
 
 def _recipe_or_plan(options: argparse.Namespace) -> Recipe | Plan:
@@ -105,8 +113,7 @@ def _recipe_or_plan(options: argparse.Namespace) -> Recipe | Plan:
         return recipe
     if recipe != Recipe() or options.recipe or options.preset:
         raise RecipeError("A plan says already what to do: `--plan` takes no recipe, preset or flag of one.")
-    given = read_json(options.plan)
-    return Plan.from_json(given["plan"] if isinstance(given.get("plan"), dict) else given)
+    return read_plan(options.plan)
 
 
 def _show_plan(options: argparse.Namespace, recipe: Recipe | Plan, console: Console) -> int:
@@ -114,7 +121,7 @@ def _show_plan(options: argparse.Namespace, recipe: Recipe | Plan, console: Cons
         raise UsageError("`--plan-only` writes no LoRA and no report: leave out `-o`, `--html` and `--plan`.")
     entries = read_entries(options.entries, options.preserve)
     refuse_outputs(json_path(options.json), _inputs(options, entries), is_forced=options.force)
-    stack = stack_of(entries, partial=recipe.partial, honour_metadata=recipe.honour_metadata)
+    stack = stack_of(entries, read_base(options), recipe.partial, recipe.honour_metadata)
     plan = make_plan(stack, recipe, measure(stack, progress=console.progress))
     for line in _plan_lines(plan):
         console.say(line)

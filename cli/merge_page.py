@@ -5,6 +5,7 @@ import json
 from .. import __version__
 from ..merging.plan import Plan
 from ..merging.report import Report, SourceReport
+from ..merging.retention import percent
 from ..merging.saving import Proof
 from .charts import (
     bar,
@@ -88,7 +89,7 @@ def _source(place: int, source: SourceReport, top: float) -> list[Html]:
     named = joined(index(place), short(source.label), " ", *kept, *lost)
     return [
         tag("td", named, class_="name", title=source.label),
-        cell(f"{source.retention:.0%}"),
+        cell(percent(source.retention)),
         tag("td", bar(source.retention, top, "kept" if source.preserve else "")),
         cell(f"{source.strength:g}"),
         cell(f"{source.clip_strength:g}"),
@@ -113,7 +114,7 @@ def _blocks(report: Report) -> Html:
             f"{method} {count}" if len(methods) > 1 else method for method, count in methods.items()
         )
         cells = [
-            tint(source.blocks.get(name), 1.0, "{:.0%}".format, f"{short(source.label)} in {name}")
+            tint(source.blocks.get(name), 1.0, percent, f"{short(source.label)} in {name}")
             for source in report.sources
         ]
         rows.append((name, [*cells, cell(told, "method"), cell(f"{sum(methods.values()):,}")]))
@@ -157,7 +158,7 @@ def _proof(report: Report, plan: Plan, proof: Proof, naming: str) -> Html:
     )
     louder = ""
     if report.suggested_strength > 1.005:
-        louder = f"; at {report.suggested_strength:.2f} it is as loud as its parts are on average"
+        louder = f"; up to {report.suggested_strength:.2f} it is no louder than its parts are on average"
     told = [
         ("File", f"{proof.path.name}, {size(proof.size_bytes)}, in {naming} naming"),
         ("Read back", f"{proof.target_count:,} targets compared; {read}"),

@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..api import parse_entry
+from ..api import open_base, parse_entry
 from ..core.errors import AlloyError, FileError, RecipeError, SaveError, StackError
 from ..core.params import Param, explained, settable
 from ..core.wholefile import refuse_place
-from ..lora.stack import Entry
+from ..lora.stack import Entry, Model
 from ..merging.methods import METHODS
+from ..merging.plan import Plan
 from ..merging.presets import PRESETS
 from ..merging.recipe import AUTO, Recipe
 
@@ -94,6 +95,26 @@ def add_preserve(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_base(parser: argparse.ArgumentParser) -> None:
+    """The flag that names the base model."""
+    parser.add_argument(
+        "--base",
+        metavar="MODEL",
+        type=Path,
+        help="the model the LoRAs are for, a checkpoint or a folder of diffusers: DoRA, OFT, GLoRA and others"
+        " depend on its weights",
+    )
+
+
+def read_base(options: argparse.Namespace) -> Model | None:
+    """The base model that `--base` names, by its header.
+
+    Raises:
+        FileError: it cannot be read, or is no model.
+    """
+    return open_base(options.base) if options.base else None
+
+
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """A recipe by file, by preset, or by one flag a field; what is absent keeps its default."""
     group = parser.add_argument_group("recipe", "what to do; a flag outdoes the file or the preset")
@@ -160,6 +181,20 @@ def chosen_recipe(options: argparse.Namespace) -> Recipe:
     return replace(base, **given)
 
 
+def read_plan(path: Path) -> Plan:
+    """The plan in a JSON file, or in a result of `merge` that holds one.
+
+    Raises:
+        FileError: the file cannot be read.
+        RecipeError: it is not a plan.
+    """
+    given = read_json(path)
+    try:
+        return Plan.from_json(given["plan"] if isinstance(given.get("plan"), dict) else given)
+    except RecipeError as problem:
+        raise RecipeError(f"`{path}` cannot be used: {problem}") from None
+
+
 def read_recipe(path: Path) -> Recipe:
     """The recipe in a JSON file.
 
@@ -177,13 +212,15 @@ def read_text(path: Path) -> str:
         FileError: it cannot be read, or is no text.
     """
     try:
-        if path.is_file() and path.stat().st_size > JSON_LIMIT:
-            raise FileError(f"`{path}` is too large to be a recipe or a plan.")
-        return path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as stream:
+            raw = stream.read(JSON_LIMIT + 1)
+        if len(raw) > JSON_LIMIT:
+            raise FileError(f"`{path}` is too large to be a recipe or a plan; name another file.")
+        return raw.decode("utf-8-sig")
     except OSError as problem:
         raise FileError(f"`{path}` cannot be read ({problem.strerror}); check its name.") from None
     except UnicodeDecodeError:
-        raise FileError(f"`{path}` is not a text file in UTF-8.") from None
+        raise FileError(f"`{path}` is not a text file in UTF-8; name another file.") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -217,7 +254,7 @@ def refuse_outputs(
     """
     for place, output in enumerate(outputs):
         refuse_place(output)
-        if any(output.absolute() == other.absolute() for other in outputs[:place]):
+        if any(output.resolve() == other.resolve() for other in outputs[:place]):
             raise SaveError(f"`{output}` is named for two outputs; give each its own name.")
         if not output.exists():
             continue

@@ -13,7 +13,7 @@ from .console import Console
 
 def json_path(given: str | None) -> list[Path]:
     """The file that `--json` names, if it names one."""
-    return [Path(given)] if given and given != "-" else []
+    return [] if given is None or given == "-" else [Path(given)]
 
 
 def write_json(given: str | None, command: str, result: Mapping[str, object], console: Console) -> None:
@@ -22,7 +22,7 @@ def write_json(given: str | None, command: str, result: Mapping[str, object], co
     Raises:
         SaveError: the place cannot be written.
     """
-    if not given:
+    if given is None:
         return
     told = {"tool": f"LoRA Alloy {__version__}", "command": command, **result}
     # ASCII only: every pipe, shell and encoding lets it through.

@@ -10,6 +10,7 @@ from .console import Console
 from .options import UsageError
 from .rewriting import add_files, kept_header, output_of, refuse_full_rank, say_saved
 
+LARGEST = 1e9  # of a unit
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
@@ -51,6 +52,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?I?)B?", text.strip().upper())
-    if not found or found[2] == "I" or float(found[1]) <= 0:
+    if not found or found[2] == "I" or not 0 < float(found[1]) <= LARGEST:
         raise UsageError(f"`{text}` is no size; write 50MB, 1.5GB or 64MiB.")
     return int(float(found[1]) * _UNITS[found[2]])

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..api import verify
-from ..core.errors import ProofError
+from ..core.errors import ProofError, StackError
 from ..lora.file import open_lora
 from ..lora.stack import Entry
 from ..merging.metadata import Described, described
 from ..merging.provenance import disagreements, find_sources, with_preserved
 from ..merging.saving import Proof
 from .console import Console
-from .options import add_entries, add_preserve, read_entries, read_recipe, refuse_outputs
+from .options import add_base, add_entries, add_preserve, read_base, read_entries, read_recipe, refuse_outputs
 from .output import json_path, write_json
 
 
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the LoRAs lie that the file names, when no entries are given; may be given again"
         " (default: beside OUT)",
     )
+    add_base(parser)
     add_preserve(parser)
     parser.add_argument(
         "--recipe", metavar="FILE", type=Path, help="what was asked (default: as the file says)"
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     recipe = read_recipe(options.recipe) if options.recipe else None
     entries = _entries(options, told)
     try:
-        proof = verify(options.output, entries, recipe, progress=console.progress)
+        proof = verify(options.output, entries, recipe, model=read_base(options), progress=console.progress)
     except ProofError as problem:
         hints = disagreements(entries, told) if told else []
         raise ProofError(" ".join([str(problem), *hints])) from None
@@ -62,6 +63,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _entries(options: argparse.Namespace, told: Described | None) -> Sequence[Entry]:
+    if options.preserve and not options.entries:
+        raise StackError("`--preserve` counts the entries that are given, and none are; name the LoRAs.")
     if options.entries:
         entries = read_entries(options.entries, options.preserve)
         return entries if options.preserve or told is None else with_preserved(entries, told)

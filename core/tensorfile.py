@@ -1,28 +1,31 @@
-"""Tensor files: safetensors through its header and a lazy map, old PyTorch files with weights only.
+"""Tensor files: safetensors through its header and lazily, old PyTorch files with weights only.
 
-A reader opens the header, checks it against the file's size, and maps tensors when they are asked for. The
+A reader opens the header, checks it against the file's size, and reads tensors when they are asked for. The
 writer puts a file beside its place, makes sure it is on the disk, and renames it at the end: whatever stood
 there before stays until then. Format: safetensors, `spec/comfyui-contract.md` §3.5-3.6.
 """
 
 import json
-import mmap
 import os
 import pickle
 import re
+import stat
 import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
 
 from .errors import FileError
+from .steadyfile import Stamp, SteadyFile, file_stamp
 from .wholefile import write_whole
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
@@ -81,7 +84,7 @@ class TensorFile:
         path: where the file lies.
         metadata: the header's `__metadata__`, strings only.
         size_bytes: of the whole file.
-        release: gives the mapped memory back as soon as no tensor stands in it; reading maps the file again.
+        release: closes the file, and raises a `FileError` if somebody wrote into it; reading opens it again.
     """
 
     def __init__(
@@ -101,10 +104,10 @@ class TensorFile:
         self.release = release
 
     def read(self, name: str) -> Tensor:
-        """The values of one tensor, as stored. They may be a view of the mapped file: never write into them.
+        """The values of one tensor, as stored. They may be the host's own: never write into them.
 
         Raises:
-            FileError: the values are of a dtype that cannot be read.
+            FileError: the values are of a dtype that cannot be read, or the file is not the one it was.
         """
         return self._fetch(self.infos[name])
 
@@ -116,69 +119,73 @@ def open_tensors(path: Path) -> TensorFile:
         FileError: there is no such file, or it is damaged, or not a tensor file at all, or holds code.
     """
     try:
-        if path.is_dir():
-            raise FileError(f"`{path}` is a folder; name a file in it.")
-        if path.exists() and not path.is_file():
-            raise FileError(f"`{path}` is a device or a pipe; name a file.")
-        size_bytes = path.stat().st_size
+        mode = path.stat().st_mode
     except FileNotFoundError:
-        raise FileError(f"`{path}` does not exist; check the name and the folder.") from None
+        raise FileError(f"`{path}` does not exist; {_advice(path)}") from None
     except OSError as problem:
         raise FileError(f"`{path}` cannot be opened ({problem.strerror}); check its permissions.") from None
+    except ValueError:  # a null, or half a character
+        raise FileError(f"`{path}` is no name that a file can have; check it.") from None
+    if not stat.S_ISREG(mode):
+        what = "a folder; name a file in it" if stat.S_ISDIR(mode) else "a device or a pipe; name a file"
+        raise FileError(f"`{path}` is {what}.")
     try:
-        if path.suffix.lower() in PICKLED:
-            return _open_pickled(path, size_bytes)
-        return _open_mapped(path, size_bytes)
+        with path.open("rb") as stream:
+            stamp = file_stamp(os.fstat(stream.fileno()))
+            head = stream.read(512)
+            _refuse_text(path, head, stamp.size_bytes)
+            if path.suffix.lower() not in PICKLED:
+                return _open_safetensors(path, stream, head, stamp)
+        return _open_pickled(path, stamp)
     except OSError as problem:
         reason = problem.strerror or str(problem)
         raise FileError(f"`{path}` cannot be read ({reason}); check its permissions and its disk.") from None
 
 
-def _open_mapped(path: Path, size_bytes: int) -> TensorFile:
-    with path.open("rb") as stream:
-        head = stream.read(512)
-        _refuse_other_kinds(path, head, size_bytes)
-        header_bytes = int.from_bytes(head[:8], "little")
-        if header_bytes > min(size_bytes - 8, HEADER_LIMIT):
-            raise FileError(
-                f"`{path}` announces a header of {header_bytes:,} bytes but has {size_bytes:,} in all; it is"
-                " cut off or not a safetensors file. Download it again."
-            )
-        stream.seek(8)
-        raw = stream.read(header_bytes)
-    infos, metadata = _parse_header(path, raw, size_bytes)
-    mapped: list[mmap.mmap] = []
+def _advice(path: Path) -> str:
+    """What to do about a name that no file has."""
+    try:
+        suffixes = (".safetensors", *PICKLED)
+        there = sorted(each.name for each in path.parent.iterdir() if each.suffix.lower() in suffixes)
+    except OSError:
+        there = []
+    whole = f"{path.name}.safetensors"
+    near = [whole] if whole in there else get_close_matches(path.name, there, n=1)
+    return f"did you mean `{near[0]}`?" if near else "check the name and the folder."
+
+
+def _open_safetensors(path: Path, stream: BinaryIO, head: bytes, stamp: Stamp) -> TensorFile:
+    _refuse_other_kinds(path, head, stamp.size_bytes)
+    header_bytes = int.from_bytes(head[:8], "little")
+    if header_bytes > min(stamp.size_bytes - 8, HEADER_LIMIT):
+        raise FileError(
+            f"`{path}` announces a header of {header_bytes:,} bytes but has {stamp.size_bytes:,} in all; it is"
+            " cut off or not a safetensors file. Download it again."
+        )
+    stream.seek(8)
+    infos, metadata = _parse_header(path, stream.read(header_bytes), stamp.size_bytes)
+    source = SteadyFile(path, stamp)
 
     def fetch(info: TensorInfo) -> Tensor:
-        if not mapped:
-            mapped.append(_map(path, size_bytes))
-        return _view(path, mapped[0], info)
+        return _values(path, source, info)
 
-    return TensorFile(path, infos, metadata, size_bytes, fetch, mapped.clear)
+    return TensorFile(path, infos, metadata, stamp.size_bytes, fetch, source.release)
 
 
-def _map(path: Path, size_bytes: int) -> mmap.mmap:
-    with path.open("rb") as stream:
-        if os.fstat(stream.fileno()).st_size != size_bytes:
-            raise FileError(f"`{path}` changed while it was being read; run again.")
-        # Private and copy-on-write: torch wants a writable buffer, and nothing reaches the file through it.
-        return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
-
-
-def _view(path: Path, mapped: mmap.mmap, info: TensorInfo) -> Tensor:
+def _values(path: Path, source: SteadyFile, info: TensorInfo) -> Tensor:
     dtype = DTYPES.get(info.dtype)
     if dtype is None:
-        raise FileError(f"`{info.name}` of `{path}` is stored as {info.dtype}, which cannot be read here.")
-    count = prod(info.shape)
-    if count == 0:
-        return torch.empty(info.shape, dtype=dtype)
-    if info.begin % dtype.itemsize:
-        aligned = bytearray(mapped[info.begin : info.end])
-        return torch.frombuffer(aligned, dtype=dtype).reshape(info.shape)
-    return torch.frombuffer(mapped, dtype=dtype, count=count, offset=info.begin).reshape(info.shape)
+        raise FileError(
+            f"`{info.name}` of `{path}` is stored as {info.dtype}, which cannot be read here; get the file in"
+            " another precision."
+        )
+    values = torch.empty(prod(info.shape), dtype=dtype)
+    if values.numel():
+        source.read_into(values.view(torch.uint8).numpy().data, info.begin)
+    return values.reshape(info.shape)
 
 
-def _refuse_other_kinds(path: Path, head: bytes, size_bytes: int) -> None:
+def _refuse_text(path: Path, head: bytes, size_bytes: int) -> None:
     if size_bytes == 0:
         raise FileError(f"`{path}` is empty; the download or the save did not finish. Get it again.")
     text = head.lstrip()[:64].lower()
@@ -191,6 +198,9 @@ def _refuse_other_kinds(path: Path, head: bytes, size_bytes: int) -> None:
         raise FileError(
             f"`{path}` is a Git-LFS pointer, not the file itself; run `git lfs pull` in its repository."
         )
+
+
+def _refuse_other_kinds(path: Path, head: bytes, size_bytes: int) -> None:
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
         raise FileError(
             f"`{path}` is a zip archive. If it is an old PyTorch file, rename it to end in `.pt`; otherwise"
@@ -226,6 +236,7 @@ def _parse_header(path: Path, raw: bytes, size_bytes: int) -> tuple[dict[str, Te
         base = 8 + len(raw)
         infos = {name: _tensor_info(name, entry, base, size_bytes) for name, entry in header.items()}
         _refuse_overlaps(infos)
+        "\n".join(infos).encode()  # half a character, as escapes may spell it, is a ValueError
     except RecursionError:
         raise FileError(
             f"`{path}` has a header nested beyond reason; it is not a safetensors file."
@@ -264,9 +275,7 @@ def _refuse_overlaps(infos: Mapping[str, TensorInfo]) -> None:
             raise ValueError(f"`{one.name[:80]}` and `{other.name[:80]}` overlap")
 
 
-def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
-    if size_bytes == 0:
-        raise FileError(f"`{path}` is empty; the download or the save did not finish. Get it again.")
+def _open_pickled(path: Path, stamp: Stamp) -> TensorFile:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -285,22 +294,52 @@ def _open_pickled(path: Path, size_bytes: int) -> TensorFile:
         loaded = loaded["state_dict"]
     if not isinstance(loaded, dict):
         raise FileError(f"`{path}` holds a {type(loaded).__name__}, not named tensors; use a LoRA file.")
-    tensors = {str(name): value.detach() for name, value in loaded.items() if isinstance(value, Tensor)}
-    return tensors_in_memory(path, tensors, {}, size_bytes)
+    tensors = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
+    return tensors_in_memory(path, tensors, {}, stamp.size_bytes, SteadyFile(path, stamp).check)
 
 
 def tensors_in_memory(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str], size_bytes: int = 0
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    size_bytes: int = 0,
+    release: Callable[[], None] = lambda: None,
 ) -> TensorFile:
-    """Tensors that are loaded already, behind the same face as a file; `path` serves messages only."""
+    """Tensors that are loaded already, behind the same face as a file; `path` serves messages only.
+
+    Raises:
+        FileError: something among them is no plain tensor with a name.
+    """
+    for name, value in tensors.items():
+        if not _is_name(name) or not _is_plain(value):
+            raise FileError(
+                f"{str(name)[:80]!r} of `{path}` is no plain tensor with a name: it is sparse, quantised, without"
+                " values, or no tensor at all. Save the LoRA as a `.safetensors` file, and use that."
+            )
     infos = {
         name: TensorInfo(
             name, DTYPE_NAMES.get(value.dtype, str(value.dtype)), tuple(value.shape), 0, value.nbytes
         )
         for name, value in tensors.items()
     }
-    kept = dict(tensors)
-    return TensorFile(path, infos, metadata, size_bytes, lambda info: kept[info.name])
+    # Whoever hands them over may hold them on a GPU, or train them.
+    kept = {name: value.detach() for name, value in tensors.items()}
+    return TensorFile(path, infos, metadata, size_bytes, lambda info: kept[info.name].cpu(), release)
+
+
+def _is_name(name: object) -> bool:
+    """Whether a name is text; half a character, as pickles may hold, is none."""
+    return isinstance(name, str) and name.encode("utf-8", "replace").decode() == name
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a tensor has its values in memory, one for each entry, as numbers."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return False
+    if value.is_meta or value.is_nested or value.is_quantized:
+        return False
+    # A view that repeats its memory may claim more than any memory holds.
+    return value.nbytes <= value.untyped_storage().nbytes()
 
 
 def write_tensors(

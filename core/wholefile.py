@@ -9,6 +9,8 @@ from pathlib import Path
 
 from .errors import SaveError
 
+DEEPEST = 100  # folders that may be made for a file
+
 
 def refuse_place(path: Path) -> None:
     """Find out before any work is done that a file cannot be written.
@@ -20,6 +22,8 @@ def refuse_place(path: Path) -> None:
         _refuse(path)
     except OSError as problem:
         raise _unwritable(path, problem) from None
+    except ValueError:  # a null, or half a character
+        raise SaveError(f"`{path}` is no name that a file can have; choose another one.") from None
 
 
 def write_whole(
@@ -57,12 +61,20 @@ def write_whole(
 
 
 def _refuse(path: Path) -> None:
+    if b"\0" in os.fsencode(path):
+        raise ValueError("a null in the name")
     if path.is_dir():
         raise SaveError(f"`{path}` is a folder; name a file to write.")
+    if path.exists() and not path.is_file():
+        raise SaveError(f"`{path}` is a device or a pipe, which a file would replace; name a file to write.")
     # A rename replaces read-only files too, and so does the superuser: the mark itself is what counts.
     if path.exists() and not (os.access(path, os.W_OK) and path.stat().st_mode & stat.S_IWRITE):
         raise SaveError(f"`{path}` is read-only; choose another name or make it writable.")
-    folder = next(above for above in path.absolute().parents if above.exists())
+    above = list(path.absolute().parents)
+    depth = next(depth for depth, folder in enumerate(above) if folder.exists())
+    if depth > DEEPEST:
+        raise SaveError(f"`{path}` lies below {depth} folders that do not exist; choose another place.")
+    folder = above[depth]
     if not folder.is_dir():
         raise SaveError(f"`{folder}` is a file, so nothing can be written below it; choose another place.")
     if not os.access(folder, os.W_OK):

@@ -15,6 +15,8 @@ from .told import Told, groups, told_scales
 
 SHOWN = 3
 
+_LIMITED = ("oft", "boft")  # their alpha limits a rotation and scales nothing; 0 is no limit
+
 
 @dataclass(frozen=True)
 class Alphas:
@@ -47,7 +49,7 @@ def _scales(file: LoraFile) -> tuple[dict[float, int], list[str]]:
     zero, broken = [], []
     stored: list[tuple[float, int]] = []
     for name, module in file.modules.items():
-        if "alpha" not in module.roles:
+        if "alpha" not in module.roles or module.format in _LIMITED:
             continue
         alpha = float(file.tensors.read(module.roles["alpha"].name))
         if not isfinite(alpha):

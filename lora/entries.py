@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor
@@ -35,11 +36,14 @@ class Entry:
     clip_strength: float | None = None
     preserve: bool = False
 
+    @property
+    def strength_on_clip(self) -> float:
+        """The strength that applies to the text encoders."""
+        return self.strength if self.clip_strength is None else self.clip_strength
+
     def strength_on(self, target: Target) -> float:
         """The strength that applies to one target."""
-        if target.is_clip and self.clip_strength is not None:
-            return self.clip_strength
-        return self.strength
+        return self.strength_on_clip if target.is_clip else self.strength
 
 
 @dataclass(frozen=True)
@@ -88,8 +92,16 @@ class Contribution:
                 f"`{self.module.name}` comes with {self.module.base_reason}, and the base weight {self.home.weight}"
                 " cannot be read. Give the base model, or take that LoRA out of the stack."
             )
+        weight = weight.float()
         part = self.home.part
         base = weight if part is None else weight.narrow(part.axis, part.start, part.length)
+        shape = self.module.shape
+        assert shape is not None
+        if (base.shape[0], base[0].numel()) != (shape[0], prod(shape[1:])):
+            raise StackError(
+                f"`{self.module.name}` is for a weight of {shape}, and the base weight {self.home} has"
+                f" {tuple(base.shape)}; it is for another model."
+            )
         # The file's halves stand in the other order, so it must see the base in that order too.
         return torch.cat(base.chunk(2)[::-1]) if self.swap_halves else base
 
@@ -112,9 +124,11 @@ class Model:
         shapes: the shape of each base weight, by the name a target has.
         has_clip: whether its text encoders are at hand.
         base: the base weight of a target's name, its own shape, float32; None where it cannot be read.
+        label: what the base model is called in what is written about a merge; empty where nobody knows.
     """
 
     known: KeyMap
     shapes: Mapping[str, tuple[int, ...]]
     has_clip: bool = True
     base: Callable[[str], Tensor | None] = no_base
+    label: str = ""

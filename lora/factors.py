@@ -18,7 +18,7 @@ class LowRank:
     """`delta = scale · up @ down`, reshaped to the target.
 
     Attributes:
-        up: `(o, r)`, any float dtype; may be a view of a mapped file.
+        up: `(o, r)`, any float dtype; may be the host's own memory.
         down: `(r, i)`, a convolution's `(r, i, kh, kw)` flattened to `(r, i·kh·kw)`, a Tucker mid folded in.
         scale: alpha / rank, or 1 without alpha.
         shape: the target's own `(o, *rest)`.

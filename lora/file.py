@@ -1,7 +1,7 @@
 """One LoRA file: its modules, and an account of every tensor in it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +16,7 @@ from ..core.hashing import file_sha256, tensors_sha256
 from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_memory
 from . import keys
 from .factors import Delta
-from .formats import FORMATS, Format, Module, Problem, others
+from .formats import FORMATS, Format, Module, Problem, ia3, others
 from .told import Told, told_scales
 
 SHOWN = 4
@@ -24,7 +24,11 @@ NO_FACTORS = "an alpha without factors: no effect"
 _STRAY = {
     "alpha": NO_FACTORS,
     "scalar": "a scalar without factors: no effect",
+    "rescale": "OFT's rescaling, which ComfyUI loads and does not apply",
     "dora": "DoRA magnitudes without factors: no effect",
+    "magnitude": "DoRA magnitudes without factors: no effect",
+    "scaled": "a mark of OFT without its rotations: no effect",
+    "bm": "GLoRA's Tucker core without its factors: no effect",
 }
 _UNUSED = "belongs to no factors beside it: no effect"
 
@@ -74,6 +78,13 @@ class LoraFile:
         if self.path is not None:
             return file_sha256(self.path)
         return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
+
+    def without(self, names: Collection[str]) -> "LoraFile":
+        """The same file, its content's hash included, as if some modules were not in it."""
+        narrowed = copy(self)
+        kept = {name: module for name, module in self.modules.items() if name not in names}
+        narrowed.modules = MappingProxyType(kept)
+        return narrowed
 
     def honouring(self) -> "LoraFile":
         """This file with the scales that its header, or the settings beside it, tell where it stores no alpha.
@@ -142,6 +153,11 @@ def _grouped(infos: Mapping[str, TensorInfo]) -> tuple[dict[str, dict[str, Tenso
                 break
         else:
             rest.append(name)
+    for name in [name for name in rest if name.endswith(ia3.COMPANION)]:
+        roles = grouped.get(name.removesuffix(ia3.COMPANION), {})
+        if "on_input" in roles:
+            roles["weight"] = infos[name]
+            rest.remove(name)
     return grouped, rest
 
 
@@ -158,6 +174,10 @@ def _recognised(
         twice = next((role for role in roles if " again, as " in role), None)
         if twice:
             damage.append(Problem(name, f"has its {twice} twice", is_damage=True))
+            continue
+        if not name:
+            first = next(iter(roles.values())).name
+            damage.append(Problem(first, "is of a module without a name", is_damage=True))
             continue
         for made in _modules(name, roles):
             if isinstance(made, Module) and made.key in modules:
@@ -228,13 +248,11 @@ def _not_a_lora(label: str, tensors: TensorFile) -> FileError:
     if others.looks_like_checkpoint(names):
         return FileError(
             f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load"
-            f" it as the"
-            " base model, and name a LoRA file here."
+            " it as the base model, and name a LoRA file here."
         )
     ends = Counter(name.rsplit(".", 1)[-1] for name in names).most_common(3)
     kinds = ", ".join(f"`.{end}` ({count})" for end, count in ends)
     return FileError(
         f"`{tensors.path}` has no LoRA factors: its {len(names):,} tensors end in {kinds}. It is of a"
-        f" format we do"
-        " not read, or no LoRA."
+        " format we do not read, or no LoRA."
     )

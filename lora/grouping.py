@@ -15,6 +15,7 @@ from .keys import Family
 from .target import TEXT_ENCODERS, Part, Route, Target
 
 SHOWN = 4
+LONGEST_NUMBER = 18
 ALIKE = 0.02  # of the norm: what bfloat16 and a folded alpha may differ from float32
 
 Placed: TypeAlias = tuple[Part | None, Contribution]
@@ -75,12 +76,10 @@ class Table:
     def _route(self, module: Module) -> Route | None:
         route = led(module.name, self.family, self.model)
         if route is None and self.model is None:
-            target = Target(keys.loose_name(module.name))
-            # Of several spellings the one that most readers know, whatever the order of the stack.
-            self.spellings[target] = min(
-                module.name, self.spellings.get(target, module.name), key=_strangeness
-            )
-            route = Route(target)
+            route = Route(Target(keys.loose_name(module.name)))
+            self._call(route.target, module.name)
+        elif route and route.target.part and not keys.spell(route.target, "comfyui", self.family):
+            self._call(route.target, module.name)
         if route is None or module.parameter == "weight":
             return route
         target = replace(route.target, weight=f"{route.target.weight}.{module.parameter}")
@@ -90,16 +89,34 @@ class Table:
             self.spellings[target] = f"{self.spellings[route.target]}.{module.parameter}"
         return replace(route, target=target)
 
+    def _call(self, target: Target, name: str) -> None:
+        """Of several spellings take the one that most readers know, whatever the order of the stack."""
+        self.spellings[target] = min(name, self.spellings.get(target, name), key=_strangeness)
+
     def _shaped(self, module: Module, target: Target) -> Module | None:
         """The module with the shape its delta has in the model, where its own tensors do not tell it."""
         if module.shape is not None:
             return module
-        sizes = list(self.model.shapes.get(target.weight, ())) if self.model else []
+        sizes = list(self._base_shape(target.weight))
         if not sizes:
             return None
         if target.part is not None:
             sizes[target.part.axis] = target.part.length
-        return replace(module, shape=tuple(sizes))
+        shaped = replace(module, shape=tuple(sizes))
+        if module.outputs not in (0, sizes[0]) or module.inputs not in (0, prod(sizes[1:])):
+            self._problems.append(
+                f"`{module.name}` is for {module.outputs or 'any'} outputs and {module.inputs or 'any'} inputs,"
+                f" and {target} has {shaped.shape}"
+            )
+        return shaped
+
+    def _base_shape(self, weight: str) -> tuple[int, ...]:
+        if self.model is None:
+            return ()
+        if weight in self.model.shapes:
+            return self.model.shapes[weight]
+        base = self.model.base(weight)  # a packed weight does not show its shape
+        return () if base is None else tuple(base.shape)
 
     def _once(
         self, file: LoraFile, weight: str, found: Sequence[Placed], doubles: list[tuple[str, str]]
@@ -112,7 +129,7 @@ class Table:
                 kept.append((part, contribution))
                 continue
             names = wider[1].module.name, contribution.module.name
-            if _is_same(file, wider, (part, contribution)):
+            if _is_same(file, wider, (part, contribution), self.model):
                 doubles.append(names)
             else:
                 self._problems.append(
@@ -145,8 +162,7 @@ class Table:
             more = f"; and {len(self._problems) - SHOWN} more" if len(self._problems) > SHOWN else ""
             raise StackError(
                 f"The stack does not fit together: {shown}{more}. These LoRAs are for different models, or"
-                f" damaged;"
-                " keep those of one model."
+                " damaged; keep those of one model."
             )
         order = sorted(groups, key=lambda group: (group.target.is_clip, _natural(group.target)))
         return tuple(order)
@@ -181,7 +197,9 @@ class Table:
         axis = parts[0].axis
         whole = weight_shape[axis] if weight_shape else 0
         whole = whole or (keys.rows(weight, self.family) if self.family and axis == 0 else 0)
-        whole = whole or max(part.start + part.length for part in parts)
+        whole = whole or max(
+            part.start + part.length if part else contribution.shape[axis] for part, contribution in found
+        )
         count = len(self._problems)
         for part, contribution in found:
             size, shape = (part.length if part else whole), contribution.shape
@@ -244,12 +262,10 @@ def _strangeness(name: str) -> tuple[bool, bool, str]:
     return "." not in name, not name.startswith(("diffusion_model.", TEXT_ENCODERS)), name
 
 
-def _is_same(file: LoraFile, wide: Placed, narrow: Placed) -> bool:
+def _is_same(file: LoraFile, wide: Placed, narrow: Placed, model: Model | None) -> bool:
     """Whether the rows that both bring are the same, but for the rounding of their dtypes."""
-    if wide[1].module.base_reason or narrow[1].module.base_reason:
-        return False
-    other = narrow[1].load(file)
-    one = wide[1].load(file)
+    other = narrow[1].load(file, model)
+    one = wide[1].load(file, model)
     part = _within(narrow[0], wide[0]) if narrow[0] != wide[0] else None
     if part is not None:
         if part.start + part.length > one.shape[part.axis]:
@@ -277,5 +293,11 @@ def _within(cell: Part | None, part: Part | None) -> Part | None:
 
 def _natural(target: Target) -> tuple[object, ...]:
     """A sort key in which block 10 comes after block 9."""
-    steps = tuple((0, int(step), "") if step.isdigit() else (1, 0, step) for step in target.weight.split("."))
+    steps = tuple(_ordered(step) for step in target.weight.split("."))
     return steps, target.part.start if target.part else -1
+
+
+def _ordered(step: str) -> tuple[int, int, str]:
+    # Python reads no number of thousands of digits, nor a raised 2, which is a digit too.
+    is_number = step.isdecimal() and len(step) <= LONGEST_NUMBER
+    return (0, int(step), "") if is_number else (1, 0, step)

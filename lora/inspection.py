@@ -15,12 +15,12 @@ from . import keys
 from .alphas import Alphas, find_alphas
 from .file import LoraFile, open_lora
 from .formats import others
+from .formats import title as format_title
 from .headers import cut, parsed
 from .target import Target
 from .trainers import Trainer, guess_trainer
 
 SHOWN = 5
-_TITLES = {"lora": "LoRA", "diff": "full difference"}
 _BASE_MODEL = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
 
 
@@ -120,6 +120,7 @@ def inspect_file(path: Path | str, *, read_alphas: bool = True) -> Inspection:
         tags=_tags(metadata.get("ss_tag_frequency", "")),
         problems=(
             *_unread(file),
+            *_base_needed(file),
             *alpha_problems,
             *_beyond_comfyui(file),
             *_family_problems(metadata, file),
@@ -134,7 +135,7 @@ def _target(name: str, family: keys.Family | None) -> Target:
 
 
 def _formats(file: LoraFile) -> dict[str, int]:
-    counts = Counter(_TITLES.get(module.format, module.format) for module in file.modules.values())
+    counts = Counter(format_title(module) for module in file.modules.values())
     foreign: dict[str, set[str]] = {}
     for account in file.accounts:
         known = others.known_as(account.tensor) if account.state == "skipped" else None
@@ -172,6 +173,8 @@ def _beyond_comfyui(file: LoraFile) -> list[str]:
 
 
 def _family_problems(metadata: Mapping[str, str], file: LoraFile) -> list[str]:
+    if not file.modules:
+        return []
     if not file.families:
         return [
             "Its names and shapes are of no model family known here. It still merges, by module name, with"
@@ -209,6 +212,18 @@ def _unread(file: LoraFile) -> list[str]:
         " unless it is told to go on without them (`--partial`)."
         for text, names in by_text.items()
     ]
+
+
+def _base_needed(file: LoraFile) -> list[str]:
+    """What depends on base weights, and where a convention was chosen."""
+    reasons = Counter(module.base_reason for module in file.modules.values() if module.base_reason)
+    notes = Counter(module.note for module in file.modules.values() if module.note)
+    told = [
+        f"{count} of {len(file.modules)} modules come with {reason}: what they do depends on the base model. A"
+        " merge on the command line needs it (`--base`); in ComfyUI the connected model is it."
+        for reason, count in reasons.items()
+    ]
+    return [*told, *(f"{note} ({count} of {len(file.modules)} modules)." for note, count in notes.items())]
 
 
 def _unknown_tensors(unknown: Sequence[str]) -> list[str]:

@@ -20,6 +20,7 @@ from .target import Target
 from .told import groups
 
 RELEASE_EVERY = 64
+STRENGTH_LIMIT = 1e6  # what the squares of energies can bear, and far beyond any use
 BIAS = ".bias"
 
 __all__ = ["Contribution", "Entry", "Group", "Model", "Stack", "build_stack"]
@@ -34,7 +35,7 @@ class Stack:
         groups: model targets first, then text encoders, each by name.
         family: the family all entries agree on, or None.
         model: what the host knows of the base model, or None.
-        spellings: a name from the files for targets that no family names.
+        spellings: names from the files for targets that no family names.
         unmatched: per entry, the modules that the model does not have.
         notes: what the user should know, in sentences.
     """
@@ -56,13 +57,27 @@ class Stack:
             return Target(keys.loose_name(name))
         return route.target if route else None
 
+    def height(self, weight: str) -> int:
+        """The rows of a whole weight, as the model or the family has them; 0 if neither is known."""
+        if self.model is not None and (shape := self.model.shapes.get(weight)):
+            return shape[0]
+        return keys.rows(weight, self.family) if self.family else 0
+
     def release(self) -> None:
-        """Give the memory of mapped files back; they are mapped again when they are read."""
+        """Close the files; they are opened again when they are read.
+
+        Raises:
+            FileError: somebody wrote into one meanwhile.
+        """
         for entry in self.entries:
             entry.file.tensors.release()
 
     def walk(self) -> Iterator[Group]:
-        """The groups, one by one; files are unmapped now and then, so that memory does not grow."""
+        """The groups, one by one; now and then, and at the end, the files are checked for changes.
+
+        Raises:
+            FileError: somebody wrote into one meanwhile.
+        """
         for count, group in enumerate(self.groups, 1):
             yield group
             if count % RELEASE_EVERY == 0:
@@ -97,9 +112,14 @@ def build_stack(
     kept = _without_idle(_added_up(entries, notes), notes)
     notes += (note for entry in kept for note in _honoured(entry))
     if not kept:
-        raise StackError("The stack is empty: name at least one LoRA with a strength other than 0.")
+        raise StackError(
+            "The stack is empty, or its strengths are 0 or add up to 0: name at least one LoRA with a strength"
+            " other than 0."
+        )
     _refuse_unread(kept, model, partial, notes)
     family = _common_family(kept)
+    if family is not None and model is not None and not _has_names_of(model, family, kept):
+        family = None
     table = Table(family, model)
     for index, entry in enumerate(kept):
         table.add(index, entry)
@@ -121,32 +141,35 @@ def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
         for value in (entry.strength, entry.clip_strength):
             if value is not None and not isfinite(value):
                 raise StackError(f"The strength of `{entry.file.label}` is {value}; it must be a number.")
+            if value is not None and abs(value) > STRENGTH_LIMIT:
+                raise StackError(
+                    f"The strength of `{entry.file.label}` is {value:g}; it must lie between"
+                    f" {-STRENGTH_LIMIT:g} and {STRENGTH_LIMIT:g}."
+                )
         alike.setdefault((entry.file.sha256, entry.preserve, bool(entry.file.told)), []).append(entry)
     added = [_added(ones) for ones in alike.values()]
     for ones, entry in zip(alike.values(), added, strict=True):
         if len(ones) > 1:
             notes.append(
                 f"`{entry.file.label}` stands {len(ones)} times in the stack; its strengths are added to"
-                f" {entry.strength:g} (CLIP {_clip(entry):g})."
+                f" {entry.strength:g} (CLIP {entry.strength_on_clip:g})."
             )
     return added
 
 
 def _added(ones: Sequence[Entry]) -> Entry:
     # Rounded once, at the end: the sum does not depend on the order.
-    strength, clip = fsum(one.strength for one in ones), fsum(_clip(one) for one in ones)
+    strength, clip = fsum(one.strength for one in ones), fsum(one.strength_on_clip for one in ones)
     has_clip = any(one.clip_strength is not None for one in ones)
-    return replace(ones[0], strength=strength, clip_strength=clip if has_clip else None)
-
-
-def _clip(entry: Entry) -> float:
-    return entry.strength if entry.clip_strength is None else entry.clip_strength
+    # Of several names for one content the first by alphabet, whatever the order.
+    first = min(ones, key=lambda one: one.file.label)
+    return replace(first, strength=strength, clip_strength=clip if has_clip else None)
 
 
 def _without_idle(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     kept = []
     for entry in entries:
-        if entry.strength == 0.0 and _clip(entry) == 0.0:
+        if entry.strength == 0.0 and entry.strength_on_clip == 0.0:
             notes.append(f"`{entry.file.label}` has strength 0 and is left out.")
         else:
             kept.append(entry)
@@ -176,8 +199,7 @@ def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool,
         if odd:
             notes.append(
                 f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first `{odd[0]}`;"
-                f" they are"
-                " left out."
+                " they are left out."
             )
     if sentences and not partial:
         raise StackError(
@@ -223,21 +245,26 @@ def _common_family(entries: Sequence[Entry]) -> Family | None:
     found = "; ".join(f"{title}: {', '.join(labels)}" for title, labels in sorted(sides.items()))
     raise StackError(
         f"The stack mixes LoRAs of {len(sides)} model families, which cannot be merged. {found}. Keep the"
-        f" LoRAs of"
-        " one family."
+        " LoRAs of one family."
     )
 
 
-def _is_text(name: str) -> bool:
-    return Target(keys.loose_name(name)).is_clip
+def _has_names_of(model: Model, family: Family, entries: Sequence[Entry]) -> bool:
+    """Whether the model's weights go by the family's names: those of SD 3 are others, though its LoRAs in
+    diffusers' names look like Flux's.
+    """
+    routes = (keys.resolve(name, model.known) for entry in entries for name in entry.file.modules)
+    led_to = {route.target.weight for route in routes if route and not route.target.is_clip}
+    named = {route.target.weight for route in keys.key_map(family).values()}
+    return 2 * len(led_to & named) >= len(led_to)
 
 
 def _refuse_strangers(entries: Sequence[Entry], unmatched: Sequence[Sequence[str]]) -> None:
     """Stop where a LoRA has a part for the model, and none of it has a place there."""
     strangers = []
     for entry, names in zip(entries, unmatched, strict=True):
-        lost = {name for name in names if not _is_text(name)}
-        if lost and all(name in lost or _is_text(name) for name in entry.file.modules):
+        lost = {name for name in names if not keys.is_text(name)}
+        if lost and all(name in lost or keys.is_text(name) for name in entry.file.modules):
             families = entry.file.families
             found = f"for {families[0].title}" if families else "of an architecture unknown here"
             strangers.append(
@@ -255,28 +282,31 @@ def _report_unmatched(
 ) -> None:
     for entry, names in zip(entries, unmatched, strict=True):
         label, total = entry.file.label, len(entry.file.modules)
-        text = [name for name in names if _is_text(name)]
+        text = [name for name in names if keys.is_text(name)]
         if text and not model.has_clip:
             names = [name for name in names if name not in set(text)]
             notes.append(
                 f"`{label}`: {len(text)} of {total} modules are for text encoders, and no CLIP is"
-                f" connected; they are"
-                " left out."
+                " connected; they are left out."
             )
         if names:
             notes.append(
                 f"`{label}`: {len(names)} of {total} modules ({len(names) / total:.0%}) have no place in"
-                f" this model"
-                f" and are left out, the first `{names[0]}`."
+                f" this model and are left out, the first `{names[0]}`."
             )
 
 
 def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model | None) -> str:
-    first = next((name for entry in entries for name in entry.file.modules), "none")
+    names = [name for entry in entries for name in entry.file.modules]
+    if model and not model.has_clip and names and all(map(keys.is_text, names)):
+        return (
+            f"Nothing can be merged: all {len(names)} modules of the stack, the first `{names[0]}`, are for text"
+            " encoders, and no CLIP is connected. Connect the CLIP."
+        )
+    first = names[0] if names else "none"
     found = f"LoRAs for {family.title}" if family else "modules such as"
     where = "the model has none of their targets" if model else "no target is left"
     return (
         f"Nothing can be merged: the stack holds {found} (`{first}`), and {where}. Load the model these"
-        f" LoRAs were"
-        " trained for."
+        " LoRAs were trained for."
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..analysis.similarity import Measured, cosines
+from ..analysis.similarity import Measured, cosines, strengths_on
 from ..lora.stack import Stack
 from .methods import METHODS
 from .recipe import AUTO, Recipe
@@ -19,19 +19,21 @@ def mean_strength(strengths: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Blend:
-    """The coefficients on one target before any scale: preserved LoRAs at strength, the others merged."""
+    """The coefficients on one target before any scale: preserved LoRAs at strength, the others merged.
+
+    With `has_cancelled`, the others all but cancel each other, and the method took their average.
+    """
 
     coefficients: Tensor
     is_preserved: Tensor
     method: str
     reason: str
+    has_cancelled: bool = False
 
 
 def blend_group(stack: Stack, recipe: Recipe, one: Measured) -> Blend:
     """Choose the method for one target and work out its coefficients, before any scale."""
-    strengths = torch.tensor(
-        [stack.entries[index].strength_on(one.target) for index in one.entries], dtype=torch.float64
-    )
+    strengths = strengths_on(stack, one)
     is_preserved = torch.tensor([stack.entries[index].preserve for index in one.entries])
     coefficients = torch.where(is_preserved, strengths, 0.0)
     # A delta of zeros, or a strength of zero on this branch, takes no part: it must not thin out the others.
@@ -42,11 +44,15 @@ def blend_group(stack: Stack, recipe: Recipe, one: Measured) -> Blend:
     gram, weights = one.gram[taking_part][:, taking_part], strengths[taking_part]
     method, reason = _choose(recipe, gram, weights)
     module = METHODS[method]
+    cancels = getattr(module, "cancels", None)
+    has_cancelled = len(weights) > 1 and cancels is not None and cancels(gram, weights)
     merged = module.coefficients(gram, weights)
     if module.DEGREE == 0 and recipe.strength_scale == "absolute":
         merged = merged * mean_strength(weights)
     coefficients[taking_part] = merged
-    return Blend(coefficients, is_preserved, method, reason)
+    if has_cancelled:
+        reason += "; they all but cancel, so their average"
+    return Blend(coefficients, is_preserved, method, reason, has_cancelled)
 
 
 def _choose(recipe: Recipe, gram: Tensor, strengths: Tensor) -> tuple[str, str]:
@@ -60,7 +66,4 @@ def _choose(recipe: Recipe, gram: Tensor, strengths: Tensor) -> tuple[str, str]:
     if method == AUTO:
         method = "slerp" if count == 2 else "karcher"
     reason = f"{count} LoRAs, mean cosine {mean:+.2f}"
-    cancels = getattr(METHODS[method], "cancels", None)
-    if cancels is not None and cancels(gram, strengths):
-        return method, f"{reason}; they all but cancel, so their average"
     return method, reason if recipe.method == AUTO else f"{reason}; as asked"

@@ -10,7 +10,7 @@ from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
 from ..lora.stack import Group, Stack
-from .combine import combined
+from .combine import combined_keeping
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
 
@@ -56,6 +56,9 @@ def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
 
 def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: torch.dtype) -> Patch:
     recipe = plan.recipe
-    delta, lost = combined(stack.load(group), target.coefficients, recipe.rank, recipe.tolerance)
+    is_kept = [plan.sources[entry].preserve for entry in target.entries]
+    delta, kept, lost = combined_keeping(
+        stack.load(group), target.coefficients, is_kept, recipe.rank, recipe.tolerance
+    )
     made = rounded(group.target, replace(delta, shape=group.shape), dtype, target.norm)
-    return replace(made, error=hypot(lost, made.error))
+    return replace(made, error=hypot(lost, made.error), kept=kept)

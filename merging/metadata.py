@@ -5,26 +5,41 @@ dates: the same input gives the same bytes.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from .. import __version__
 from ..core.errors import RecipeError
+from ..core.jsonvalues import as_count, as_flag, as_list, as_number, as_object, as_text
+from ..lora import keys
 from ..lora.stack import Stack
 from .patch import Patch
-from .plan import Plan, Source
+from .plan import Plan, Source, source_from_json
 from .recipe import Recipe
 
-_RECIPE, _SAVED, _SOURCES, _ERROR = (
+_RECIPE, _SAVED, _SOURCES, _ERROR, _BASE = (
     "lora_alloy.recipe",
     "lora_alloy.saved",
     "lora_alloy.sources",
     "lora_alloy.error",
+    "lora_alloy.base",
 )
 TRIGGER_LIMIT = 1000
 
 
 @dataclass(frozen=True)
 class Described:
-    """How a merged file says that it was made. `sources` is empty if it does not tell them readably."""
+    """How a merged file says that it was made.
+
+    Attributes:
+        recipe: what was asked.
+        naming: whose names the file has.
+        gain: what the model's targets were multiplied by on saving.
+        clip_gain: what the text encoders' were.
+        rank: the largest rank that saving allowed, 0 for no limit.
+        has_clip: whether the host had text encoders; without them their modules were left out.
+        left_out: the other modules that the host's model did not have, by their names in the files.
+        sources: what was merged; empty if the file does not tell it readably.
+    """
 
     recipe: Recipe
     naming: str = "comfyui"
@@ -32,7 +47,16 @@ class Described:
     clip_gain: float = 1.0
     rank: int = 0
     size_bytes: int = 0
+    has_clip: bool = True
+    left_out: tuple[str, ...] = ()
     sources: tuple[Source, ...] = ()
+
+
+def host_of(stack: Stack) -> dict[str, Any]:
+    """`has_clip` and `left_out` of a stack that was merged for a host's model."""
+    has_clip = stack.model is None or stack.model.has_clip
+    names = {name for lost in stack.unmatched for name in lost if has_clip or not keys.is_text(name)}
+    return {"has_clip": has_clip, "left_out": tuple(sorted(names))}
 
 
 def describe(plan: Plan, patches: Sequence[Patch], stack: Stack, how: Described) -> dict[str, str]:
@@ -64,6 +88,8 @@ def describe(plan: Plan, patches: Sequence[Patch], stack: Stack, how: Described)
     if stack.family is not None:
         told["ss_base_model_version"] = stack.family.ss_base_model_version
         told["modelspec.architecture"] = stack.family.modelspec
+    if stack.model is not None and stack.model.label and _depends_on_base(stack):
+        told[_BASE] = stack.model.label
     if triggers := _triggers(stack):
         told["modelspec.trigger_phrase"] = triggers
     return told
@@ -79,27 +105,25 @@ def described(metadata: Mapping[str, str]) -> Described | None:
     if _RECIPE not in metadata or _SAVED not in metadata:
         return None
     try:
-        saved = json.loads(metadata[_SAVED])
-        recipe = Recipe.parse(metadata[_RECIPE], "the recipe in the file's header")
-        sources = _sources(metadata.get(_SOURCES, "[]"))
-        gains = float(saved["gain"]), float(saved["clip_gain"])
-        sizes = int(saved.get("rank", 0)), int(saved.get("size_bytes", 0))
-        return Described(recipe, str(saved["naming"]), *gains, *sizes, sources)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, RecipeError):
-        return None
-
-
-def _sources(text: str) -> tuple[Source, ...]:
-    return tuple(
-        Source(
-            label=str(one["label"]),
-            sha256=str(one["sha256"]),
-            strength=float(one["strength"]),
-            clip_strength=float(one["clip_strength"]),
-            preserve=one["preserve"] is True,
+        saved = as_object(json.loads(metadata[_SAVED]))
+        told = Described(
+            recipe=Recipe.parse(metadata[_RECIPE], "the recipe in the file's header"),
+            naming=as_text(saved["naming"]),
+            gain=as_number(saved["gain"]),
+            clip_gain=as_number(saved["clip_gain"]),
+            rank=as_count(saved.get("rank", 0)),
+            size_bytes=as_count(saved.get("size_bytes", 0)),
+            has_clip=as_flag(saved.get("has_clip", True)),
+            left_out=tuple(map(as_text, as_list(saved.get("left_out", [])))),
+            sources=tuple(map(source_from_json, as_list(json.loads(metadata.get(_SOURCES, "[]"))))),
         )
-        for one in json.loads(text)
-    )
+    except (ValueError, KeyError, RecursionError, RecipeError):
+        return None
+    return told if told.naming in keys.NAMINGS else None
+
+
+def _depends_on_base(stack: Stack) -> bool:
+    return any(one.module.base_reason for group in stack.groups for one in group.contributions)
 
 
 def _triggers(stack: Stack) -> str:

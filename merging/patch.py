@@ -10,7 +10,7 @@ from ..core.errors import ProofError, SaveError
 from ..lora.factors import Delta, LowRank
 from ..lora.full import Dense
 from ..lora.target import Target
-from .combine import combined, rounding_norm
+from .combine import rounding_norm, shrunk
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,13 @@ class Patch:
         target: the target.
         delta: in the recipe's dtype, scale 1: low-rank, a Kronecker product, or dense.
         error: Frobenius norm of what rounding and truncation took, relative to the planned result.
+        kept: how many of the last directions are those of preserved LoRAs.
     """
 
     target: Target
     delta: Delta
     error: float
+    kept: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -72,11 +74,11 @@ def shaped(patch: Patch, gain: float, rank: int) -> Patch:
     is_cut = 0 < rank < patch.rank or (rank and not isinstance(patch.delta, LowRank))
     if gain == 1.0 and not is_cut:
         return patch
-    delta, lost = combined([patch.delta], [1.0], rank if is_cut else 0, 0.0)
+    delta, kept, lost = shrunk(patch.delta.times(1.0), patch.kept, rank if is_cut else 0)
     delta = _louder(delta, gain)
     norm = rounding_norm(delta, delta.times(0.0))
     made = rounded(patch.target, delta, patch.dtype, norm)
-    return replace(made, error=hypot(patch.error, lost) + made.error)
+    return replace(made, error=hypot(patch.error, lost) + made.error, kept=kept)
 
 
 def _louder(delta: Delta, gain: float) -> Delta:
@@ -95,7 +97,11 @@ def rounded(target: Target, delta: Delta, dtype: torch.dtype, norm: float) -> Pa
     """
     cast = delta.to(dtype)
     if not isfinite(sum(float(tensor.abs().amax()) for tensor in cast.tensors.values())):
-        raise ProofError(f"The result on {target} is too large for {dtype}; merge with `--dtype float32`.")
+        remedy = "lower the strengths"
+        if dtype != torch.float32:
+            remedy = f"merge in float32 (`--dtype float32`), or {remedy}"
+        name = str(dtype).removeprefix("torch.")
+        raise ProofError(f"The result on {target} is too large for {name}; {remedy}.")
     off = 0.0 if norm == 0.0 or dtype == torch.float32 else rounding_norm(delta, cast) / norm
     return Patch(target, cast, off)
 

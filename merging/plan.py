@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from ..analysis.measure import mute_notes
 from ..analysis.similarity import Measured
 from ..core.errors import RecipeError
+from ..core.jsonvalues import as_count, as_flag, as_list, as_number, as_object, as_text
 from ..lora.stack import Stack
 from ..lora.target import Part, Target
-from .blend import blend_group
+from .blend import Blend, blend_group
 from .methods.spherical import combined_norm
 from .recipe import Recipe
 from .scale import Branch, branch_scale
@@ -88,28 +90,74 @@ class Plan:
         """
         if given.get("version") != VERSION:
             raise RecipeError(
-                f"The plan is of version {given.get('version')!r}; this program reads {VERSION}."
+                f"The plan is of version {given.get('version')!r:.60}; this program reads {VERSION}."
             )
         try:
             return Plan(
-                recipe=Recipe.from_json(given["recipe"]),
-                sources=tuple(Source(**source) for source in given["sources"]),
-                family=given["family"],
-                targets=tuple(_target_plan(target) for target in given["targets"]),
-                scales=tuple(
-                    Branch(**{**branch, "energies": tuple(branch["energies"])}) for branch in given["scales"]
-                ),
-                notes=tuple(given["notes"]),
+                recipe=Recipe.from_json(as_object(given["recipe"])),
+                sources=tuple(map(source_from_json, as_list(given["sources"]))),
+                family=None if given["family"] is None else as_text(given["family"]),
+                targets=tuple(map(_target_plan, as_list(given["targets"]))),
+                scales=tuple(map(_branch, as_list(given["scales"]))),
+                notes=tuple(map(as_text, as_list(given["notes"]))),
             )
-        except (KeyError, TypeError, ValueError) as problem:
-            raise RecipeError(f"The plan is not complete ({problem!r}); make it again.") from None
+        except KeyError as problem:
+            raise RecipeError(f"The plan is not complete: {problem} is missing; make it again.") from None
+        except (TypeError, ValueError) as problem:
+            raise RecipeError(f"The plan is damaged: {str(problem)[:200]}; make it again.") from None
 
 
-def _target_plan(given: Mapping[str, Any]) -> TargetPlan:
-    part = given["target"]["part"]
-    target = Target(given["target"]["weight"], Part(**part) if part else None)
-    sizes = {name: tuple(given[name]) for name in ("shape", "entries", "coefficients")}
-    return TargetPlan(**{**given, **sizes, "target": target})
+def source_from_json(given: object) -> Source:
+    """A source from JSON values.
+
+    Raises:
+        KeyError: a field is missing.
+        ValueError: a value is of another kind.
+    """
+    fields = as_object(given)
+    return Source(
+        label=as_text(fields["label"]),
+        sha256=as_text(fields["sha256"]),
+        strength=as_number(fields["strength"]),
+        clip_strength=as_number(fields["clip_strength"]),
+        preserve=as_flag(fields["preserve"]),
+    )
+
+
+def _target_plan(given: object) -> TargetPlan:
+    fields = as_object(given)
+    entries = tuple(map(as_count, as_list(fields["entries"])))
+    coefficients = tuple(map(as_number, as_list(fields["coefficients"])))
+    if len(entries) != len(coefficients):
+        raise ValueError("a target has not one coefficient an entry")
+    return TargetPlan(
+        target=_target(as_object(fields["target"])),
+        shape=tuple(map(as_count, as_list(fields["shape"]))),
+        entries=entries,
+        coefficients=coefficients,
+        method=as_text(fields["method"]),
+        norm=as_number(fields["norm"]),
+        reason=as_text(fields["reason"]),
+    )
+
+
+def _target(fields: Mapping[str, Any]) -> Target:
+    part = fields["part"]
+    if part is not None:
+        part = Part(*(as_count(as_object(part)[name]) for name in ("axis", "start", "length")))
+    return Target(as_text(fields["weight"]), part)
+
+
+def _branch(given: object) -> Branch:
+    fields = as_object(given)
+    return Branch(
+        name=as_text(fields["name"]),
+        scale=as_number(fields["scale"]),
+        energies=tuple(map(as_number, as_list(fields["energies"]))),
+        blend_norm=as_number(fields["blend_norm"]),
+        sum_norm=as_number(fields["sum_norm"]),
+        reason=as_text(fields["reason"]),
+    )
 
 
 def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Plan:
@@ -148,8 +196,18 @@ def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Pla
         family=stack.family.key if stack.family else None,
         targets=tuple(targets),
         scales=scales,
-        notes=stack.notes,
+        notes=(*stack.notes, *mute_notes(stack, measured), *_cancelled(targets, blends)),
     )
+
+
+def _cancelled(targets: Sequence[TargetPlan], blends: Sequence[Blend]) -> list[str]:
+    found = [target for target, blend in zip(targets, blends, strict=True) if blend.has_cancelled]
+    if not found:
+        return []
+    return [
+        f"On {len(found)} of {len(targets)} targets, the first {found[0].target}, the LoRAs all but cancel each"
+        f" other: {found[0].method} has no direction to keep there, and their weighted average is taken."
+    ]
 
 
 def is_for(plan: Plan, stack: Stack) -> bool:
@@ -167,7 +225,7 @@ def _sources(stack: Stack) -> tuple[Source, ...]:
             entry.file.label,
             entry.file.sha256,
             entry.strength,
-            entry.strength if entry.clip_strength is None else entry.clip_strength,
+            entry.strength_on_clip,
             entry.preserve,
         )
         for entry in stack.entries

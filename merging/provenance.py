@@ -10,6 +10,9 @@ from ..lora.stack import Entry
 from .metadata import Described
 from .plan import Source
 
+LABEL_LIMIT = 200
+SHOWN = 8
+
 
 def find_sources(told: Described, folders: Sequence[Path]) -> list[Entry]:
     """The entries a merged file was made of, with their strengths.
@@ -25,20 +28,22 @@ def find_sources(told: Described, folders: Sequence[Path]) -> list[Entry]:
     """
     if not told.sources:
         raise StackError("The file does not say what it was made of; name the LoRAs with their strengths.")
-    found, missing = [], []
-    for source in told.sources:
-        file = _find(source, folders)
-        if file is None:
-            missing.append(f"`{source.label}`")
-        else:
-            found.append(Entry(file, source.strength, source.clip_strength, source.preserve))
+    # A file may say that it is made of the same LoRA a thousand times.
+    files = {(source.label, source.sha256): _find(source, folders) for source in dict.fromkeys(told.sources)}
+    missing = [f"`{label[:LABEL_LIMIT]}`" for (label, _), file in files.items() if file is None]
     if missing:
         places = ", ".join(f"`{folder}`" for folder in dict.fromkeys(folders))
+        shown = ", ".join(missing[:SHOWN]) + (f" and {len(missing) - SHOWN} more" * (len(missing) > SHOWN))
         raise StackError(
-            f"Of the LoRAs it was made of, {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not in"
+            f"Of the LoRAs it was made of, {shown} {'is' if len(missing) == 1 else 'are'} not in"
             f" {places}, or not with the content that was merged. Name the folder they lie in (`--dir`), or"
             " the LoRAs themselves with their strengths."
         )
+    found = []
+    for source in told.sources:
+        file = files[source.label, source.sha256]
+        assert file is not None
+        found.append(Entry(file, source.strength, source.clip_strength, source.preserve))
     return found
 
 
@@ -77,7 +82,7 @@ def disagreements(entries: Sequence[Entry], told: Described) -> list[str]:
                 f"It says it was made with `{source.label}` at {source.strength:g}{kept}; that was not given."
             )
             continue
-        clip = entry.strength if entry.clip_strength is None else entry.clip_strength
+        clip = entry.strength_on_clip
         if (entry.strength, clip) != (source.strength, source.clip_strength):
             sentences.append(
                 f"It says `{source.label}` was at {source.strength:g} (CLIP {source.clip_strength:g}); given"
@@ -85,4 +90,5 @@ def disagreements(entries: Sequence[Entry], told: Described) -> list[str]:
             )
     if told.sources:
         sentences += (f"It does not name `{entry.file.label}` among its sources." for entry in given.values())
-    return sentences
+    more = [f"So it is with {len(sentences) - SHOWN} more."] if len(sentences) > SHOWN else []
+    return [*sentences[:SHOWN], *more]

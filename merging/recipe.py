@@ -30,9 +30,11 @@ class Recipe:
             louder than the plain sum; `none`; `auto` is `mean` for the method `auto` and `none` for a named
             one.
         strength_scale: `absolute` makes every method as strong as its strengths are; `relative` leaves
-            averaging methods blind to a common factor of the strengths, as their papers have them.
-        rank: the rank of the result, 0 for what the stack asks for.
-        tolerance: the relative error a smaller rank may cost, 0 for none.
+            averaging methods blind to a common factor of the strengths, as their papers have them;
+            auto-strength and the global scale go by the strengths all the same.
+        rank: the largest rank of the result, 0 for what the stack asks for; preserved LoRAs stay exactly if
+            it leaves room for more than them.
+        tolerance: the relative error a smaller rank may cost, 0 for none; preserved LoRAs stay exactly.
         dtype: of the result's factors; `auto` is the widest of the inputs.
         partial: go on without modules that are not read.
         honour_metadata: take scales from headers, and from settings beside files, where files store no alpha;
@@ -53,7 +55,8 @@ class Recipe:
     def __post_init__(self) -> None:
         checked(Recipe, asdict(self), "the recipe")
         if self.method != AUTO:
-            METHODS[self.method]
+            if self.method not in METHODS:
+                raise RecipeError(unknown(METHODS.what, self.method, dict.fromkeys([AUTO, *METHODS])))
             object.__setattr__(self, "method", self.method.replace("-", "_"))
 
     @property
@@ -103,4 +106,7 @@ class Recipe:
             raise RecipeError(
                 f"{where} is not a recipe: a JSON object is needed, not a {type(given).__name__}."
             )
-        return Recipe.from_json(given)
+        try:
+            return Recipe.from_json(given)
+        except RecipeError as problem:
+            raise RecipeError(f"{where} cannot be used: {problem}") from None

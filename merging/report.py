@@ -3,18 +3,21 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import hypot
 from typing import Any
 
 from ..analysis.blocks import block_of
 from ..analysis.pairs import Pair, pair_lines, pairs
-from ..analysis.similarity import Measured
+from ..analysis.similarity import Measured, norms, strengths_on
 from ..lora.stack import Stack
 from .patch import Patch
 from .plan import Plan
-from .retention import retention
+from .retention import percent, retention
 from .scale import Branch
 
 LOUDEST = 3.0
+LOUDEST_OF = {"flux": 5.0}  # transformers bear more than UNets
+LOSSY = 0.01
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class Report:
         size_bytes: of the result's factors.
         norm: of the result.
         error: the largest relative error of a target against the exact merge, and `worst`, where.
-        suggested_strength: at which the result is as strong as its parts on average, 1 to 3.
+        suggested_strength: up to which the result is no louder than its parts on average; 1 to 3, for Flux
+            to 5.
         family: the model family, in words.
         notes: what the user should know.
     """
@@ -90,7 +94,7 @@ def make_report(stack: Stack, plan: Plan, measured: Sequence[Measured], patches:
     worst = max(patches, key=lambda patch: patch.error)
     ranks = [patch.rank for patch in patches]
     return Report(
-        sources=_sources(stack, plan, measured),
+        sources=_sources(stack, plan, measured, patches),
         pairs=tuple(pairs(stack, measured)),
         methods=dict(Counter(target.method for target in plan.targets).most_common()),
         blocks=blocks,
@@ -104,20 +108,19 @@ def make_report(stack: Stack, plan: Plan, measured: Sequence[Measured], patches:
         worst=str(worst.target),
         suggested_strength=_suggested(stack, plan, measured),
         family=stack.family.title if stack.family else "unknown architecture, merged by module name",
-        notes=plan.notes,
+        notes=(*plan.notes, *_lossy(plan, patches)),
     )
 
 
-def _sources(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> tuple[SourceReport, ...]:
-    left = retention(stack, plan, measured)
-    energy = [0.0] * len(stack.entries)
+def _sources(
+    stack: Stack, plan: Plan, measured: Sequence[Measured], patches: Sequence[Patch]
+) -> tuple[SourceReport, ...]:
+    left = retention(stack, plan, measured, patches)
+    loud = norms(stack, measured).tolist()
     ranks: list[list[int]] = [[] for _ in stack.entries]
-    for group, one in zip(stack.groups, measured, strict=True):
-        for place, contribution in enumerate(group.contributions):
-            entry = contribution.entry
-            ranks[entry].append(contribution.module.rank)
-            strength = stack.entries[entry].strength_on(group.target)
-            energy[entry] += float(one.gram[place, place]) * strength**2
+    for group in stack.groups:
+        for contribution in group.contributions:
+            ranks[contribution.entry].append(contribution.module.rank)
     return tuple(
         SourceReport(
             source.label,
@@ -127,7 +130,7 @@ def _sources(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> tuple[So
             len(ranks[index]),
             len(stack.unmatched[index]),
             sum(ranks[index]) / max(1, len(ranks[index])),
-            energy[index] ** 0.5,
+            loud[index],
             left[index].overall,
             left[index].blocks,
         )
@@ -139,24 +142,36 @@ def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> float:
     """Mean norm of the inputs over the norm of the result, target by target (`spec/engine.md` §6.7)."""
     inputs, merged = 0.0, 0.0
     for target, one in zip(plan.targets, measured, strict=True):
-        norms = [
-            abs(stack.entries[entry].strength_on(target.target)) * float(one.gram[place, place]) ** 0.5
-            for place, entry in enumerate(one.entries)
-        ]
-        inputs += sum(norms) / len(norms)
+        loud = strengths_on(stack, one).abs() * one.gram.diagonal().clamp(min=0).sqrt()
+        if (heard := loud[loud > 0]).numel():
+            inputs += float(heard.mean())
         merged += target.norm
-    return min(max(inputs / merged, 1.0), LOUDEST) if merged > 0 else 1.0
+    loudest = LOUDEST_OF.get(plan.family or "", LOUDEST)
+    return min(max(inputs / merged, 1.0), loudest) if merged > 0 else 1.0
+
+
+def _lossy(plan: Plan, patches: Sequence[Patch]) -> list[str]:
+    """A sentence if rounding takes more of the whole result than anybody asked for."""
+    norm = hypot(*(target.norm for target in plan.targets))
+    lost = hypot(*(target.norm * patch.error for target, patch in zip(plan.targets, patches, strict=True)))
+    if plan.recipe.rank or norm == 0.0 or lost <= norm * max(LOSSY, plan.recipe.tolerance):
+        return []
+    name = str(patches[0].dtype).removeprefix("torch.")
+    return [
+        f"Rounding to {name} takes {lost / norm:.0%} of the result; merge in float32 (`--dtype float32`)."
+    ]
 
 
 def _lines(report: Report) -> list[str]:
     width = max(len(source.label) for source in report.sources)
-    lines = [f"LoRA Alloy: {len(report.sources)} LoRAs merged for {report.family}", ""]
+    count = len(report.sources)
+    lines = [f"LoRA Alloy: {count} LoRA{'s' * (count != 1)} merged for {report.family}", ""]
     lines.append(f"{'LoRA':<{width}}  strength    CLIP  targets  rank     norm   left")
     for source in report.sources:
         lines.append(
             f"{source.label:<{width}} "
             f" {source.strength:8.3g}{source.clip_strength:8.3g}{source.target_count:9d}"
-            f"{source.mean_rank:6.0f}{source.norm:9.3g}{source.retention:7.0%}"
+            f"{source.mean_rank:6.0f}{source.norm:9.3g}{percent(source.retention):>7}"
             + ("  preserved" if source.preserve else "")
         )
     lines += ["", *pair_lines(report.pairs), ""] if report.pairs else [""]
@@ -171,5 +186,9 @@ def _lines(report: Report) -> list[str]:
         f"Result: rank {low if low == high else f'{low} to {high}'}, {report.size_bytes / 1e6:.1f} MB, norm"
         f" {report.norm:.3g}. Largest error {report.error:.1e}, on {report.worst}."
     )
+    if report.suggested_strength > 1.005:
+        lines.append(
+            f"Up to strength {report.suggested_strength:.2f} it is no louder than its parts are on average."
+        )
     lines += (f"Note: {note}" for note in report.notes)
     return lines

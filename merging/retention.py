@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from ..analysis.blocks import block_of
-from ..analysis.similarity import Measured
-from ..lora.stack import Stack
-from .plan import Plan
+from ..analysis.similarity import Measured, dot
+from ..lora.stack import Group, Stack
+from .patch import Patch
+from .plan import Plan, TargetPlan
+
+NOTICEABLE = 1e-3  # an error of a patch that retention must show: half precision's rounding is less
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,21 @@ class Retention:
     blocks: dict[str, float]
 
 
-def retention(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> tuple[Retention, ...]:
-    """The retention of every entry of the stack, in its order; 1 for a LoRA whose deltas are all zero."""
+def percent(share: float) -> str:
+    """A share in whole per cent, without the sign of a zero."""
+    return f"{round(100 * share)}%"
+
+
+def retention(
+    stack: Stack, plan: Plan, measured: Sequence[Measured], patches: Sequence[Patch]
+) -> tuple[Retention, ...]:
+    """The retention of every entry of the stack, in its order.
+
+    It is 1 for a LoRA whose deltas are all zero, and 0 for one without a target here.
+    """
     kept = [dict[str, list[float]]() for _ in stack.entries]
-    for target, one in zip(plan.targets, measured, strict=True):
-        coefficients = torch.tensor(target.coefficients, dtype=torch.float64)
-        projected = one.gram @ coefficients
+    for group, target, one, patch in zip(stack.groups, plan.targets, measured, patches, strict=True):
+        projected = _projected(stack, group, target, one, patch)
         for place, entry in enumerate(one.entries):
             strength = stack.entries[entry].strength_on(target.target)
             if strength == 0.0:
@@ -36,13 +49,24 @@ def retention(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> tuple[R
             # Weighted by strength: a text encoder at half strength counts for what it does.
             sums[0] += float(projected[place]) * strength
             sums[1] += float(one.gram[place, place]) * strength * strength
+    stack.release()
     return tuple(
         Retention(
             _share(sum(top for top, _ in blocks.values()), sum(bottom for _, bottom in blocks.values())),
             {name: _share(top, bottom) for name, (top, bottom) in blocks.items()},
         )
+        if blocks
+        else Retention(0.0, {})
         for blocks in kept
     )
+
+
+def _projected(stack: Stack, group: Group, target: TargetPlan, one: Measured, patch: Patch) -> Tensor:
+    """`⟨M, Δ_k⟩`, `(n,)`: of what was planned, or of the patch, where a smaller rank made it another one."""
+    if patch.error < NOTICEABLE:
+        return one.gram @ torch.tensor(target.coefficients, dtype=torch.float64)
+    found = [dot(patch.delta, delta) for delta in stack.load(group)]
+    return torch.tensor(found, dtype=torch.float64)
 
 
 def _share(top: float, bottom: float) -> float:

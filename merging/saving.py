@@ -58,10 +58,21 @@ class Named:
 
 
 def named(
-    patches: Sequence[Patch], naming: str, family: Family | None, spellings: Mapping[Target, str]
+    patches: Sequence[Patch],
+    naming: str,
+    family: Family | None,
+    spellings: Mapping[Target, str],
+    height: Callable[[str], int],
 ) -> list[Named]:
     """Patches under their names in a naming; fused weights are split, or parts joined, where it asks for
     that.
+
+    Args:
+        patches: all of a merge.
+        naming: `comfyui`, `kohya` or `diffusers`.
+        family: of the stack, or None.
+        spellings: names for targets that no family names.
+        height: the rows of a whole weight, 0 if they are not known.
 
     Raises:
         RecipeError: there is no such naming.
@@ -74,7 +85,7 @@ def named(
         by_weight.setdefault(patch.target.weight, []).append(patch)
     made: list[Named] = []
     for found in by_weight.values():
-        made += _named_weight(found, naming, family, spellings)
+        made += _named_weight(found, naming, family, spellings, height)
     _refuse_twins(made)
     if family is None:
         return made
@@ -87,7 +98,11 @@ def named(
 
 
 def _named_weight(
-    found: Sequence[Patch], naming: str, family: Family | None, spellings: Mapping[Target, str]
+    found: Sequence[Patch],
+    naming: str,
+    family: Family | None,
+    spellings: Mapping[Target, str],
+    height: Callable[[str], int],
 ) -> list[Named]:
     names = [_spell(patch.target, naming, family, spellings) for patch in found]
     if all(names):
@@ -99,8 +114,10 @@ def _named_weight(
         names = [_spell(piece.target, naming, family, spellings) for piece in pieces]
         if pieces and all(names):
             return [Named(name, piece) for name, piece in zip(names, pieces, strict=True) if name]
-    elif (whole := _spell(Target(weight), naming, family, spellings)) and family:
-        return [Named(whole, joined(weight, keys.rows(weight, family), list(found)))]
+    elif (whole := _spell(Target(weight), naming, family, spellings)) and (rows := height(weight)):
+        return [Named(whole, joined(weight, rows, list(found)))]
+    if naming == "comfyui":
+        raise SaveError(f"The parts of {weight} have no names of their own, and its height is not known.")
     raise SaveError(
         f"{weight} has no name in {naming} naming. Save with `comfyui` naming, which names every target."
     )

@@ -11,7 +11,7 @@ from math import fsum
 import torch
 from torch import Tensor
 
-from ..analysis.similarity import Measured
+from ..analysis.similarity import Measured, strengths_on
 from ..lora.stack import Stack
 from .blend import Blend
 from .recipe import Recipe
@@ -52,15 +52,12 @@ def branch_scale(
     for one, mixed in zip(measured, blends, strict=True):
         if one.target.is_clip != (name == "clip"):
             continue
-        own = torch.tensor(
-            [stack.entries[index].strength_on(one.target) for index in one.entries], dtype=torch.float64
-        )
-        own = torch.where(mixed.is_preserved, 0.0, own)
+        own = torch.where(mixed.is_preserved, 0.0, strengths_on(stack, one))
         merged = torch.where(mixed.is_preserved, 0.0, mixed.coefficients)
         energy[list(one.entries)] += one.gram.diagonal() * own.square()
         blend += float(merged @ one.gram @ merged)
         plain += float(own @ one.gram @ own)
-    norms = energy.sqrt()
+    norms = energy.clamp(min=0).sqrt()
     blend_norm, sum_norm = max(blend, 0.0) ** 0.5, max(plain, 0.0) ** 0.5
     scale, reason = _scale(recipe, norms[norms > 0], blend_norm, sum_norm)
     return Branch(name, scale, tuple(norms.tolist()), blend_norm, sum_norm, reason)

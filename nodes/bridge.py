@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..core.errors import SaveError, StackError
 from ..core.log import log
+from ..core.wholefile import refuse_place
 from ..lora.entries import Model
 from ..lora.factors import Delta, LowRank
 from ..lora.full import Kron
@@ -43,10 +44,17 @@ def find_lora(name: str) -> Path | None:
     if not name or "\0" in name:
         return None
     absolute = Path(name)
-    if absolute.is_absolute() and absolute.suffix.lower() in LORA_SUFFIXES and absolute.is_file():
+    if absolute.is_absolute() and absolute.suffix.lower() in LORA_SUFFIXES and _is_file(absolute):
         return absolute
     found = match(name, list_loras())
     return None if found is None else lora_path(_said(found).name)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name longer than the file system allows
+        return False
 
 
 def required_name(name: str, where: str) -> str:
@@ -64,7 +72,7 @@ def required_name(name: str, where: str) -> str:
         advice = f"Closest installed: {', '.join(repr(entry) for entry in close)}."
     else:
         advice = "Put the file into ComfyUI's `loras` folder and refresh, or pick another LoRA."
-    raise StackError(f"{where}: no LoRA called {name!r} is installed. {advice}")
+    raise StackError(f"{where}: no LoRA called {name!r:.200} is installed. {advice}")
 
 
 def _said(found: Match) -> Match:
@@ -208,16 +216,17 @@ def save_path(folder: str, filename: str) -> Path:
     A folder that this machine does not have, as of a workflow made elsewhere, gives way to the first one.
 
     Raises:
-        SaveError: the name is empty, or leads out of the folder.
+        SaveError: the name is empty, or none that a file can have, or leads out of the folder.
     """
     folders = lora_folders()
     root = Path(folder if folder in folders else folders[0])
     name = filename.strip().replace("\\", "/")
-    if not name.removesuffix(".safetensors").strip("./ ") or "\0" in name:
+    if not name.rpartition("/")[2].removesuffix(".safetensors").strip(". ") or "\0" in name:
         raise SaveError(f"`{filename}` is no file name; write one such as `merged_lora`.")
     if not name.lower().endswith(".safetensors"):
         name += ".safetensors"
     path = root / name
+    refuse_place(path)
     if not path.resolve().is_relative_to(root.resolve()):
         raise SaveError(
             f"`{filename}` leads out of the LoRA folder `{root}`; write a name, with sub-folders at most."

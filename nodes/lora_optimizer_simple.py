@@ -8,6 +8,7 @@ from ..core.params import unknown
 from ..merging.methods import METHODS
 from ..merging.recipe import Recipe
 from .optimizing import optimize
+from .stack_entries import finite
 from .types import CATEGORY, LORA_DATA, LORA_STACK, OPTIMIZER_SETTINGS, TUNER_DATA
 
 # Settings that name what this version does, by the value that asks for nothing else.
@@ -21,14 +22,16 @@ _NOTHING_ELSE: Mapping[str, tuple[object, ...]] = {
 }
 
 
+ON, OFF = ("enabled", True), ("disabled", False)
+
+
 class LoRAOptimizerSimple:
     """Merges a stack for the connected model and applies it."""
 
     CATEGORY = CATEGORY
     DESCRIPTION = (
         "Analyses a stack of LoRAs, merges it weight by weight, and applies the result to model and CLIP."
-        " The report"
-        " says how much of each LoRA is left. Connect `lora_data` to Save Merged LoRA to keep it."
+        " The report says how much of each LoRA is left. Connect `lora_data` to Save Merged LoRA to keep it."
     )
     SEARCH_ALIASES = ("lora merge", "lora optimizer", "merge loras")
     FUNCTION = "execute_simple"
@@ -71,8 +74,14 @@ class LoRAOptimizerSimple:
                         "tooltip": "A further factor on the text encoders' part, for every LoRA alike.",
                     },
                 ),
-                "tuner_data": (TUNER_DATA, {"tooltip": "A tuning result to replay."}),
-                "settings": (OPTIMIZER_SETTINGS, {"tooltip": "Settings instead of the defaults."}),
+                "tuner_data": (
+                    TUNER_DATA,
+                    {"tooltip": "Kept for workflows that have it; this version tunes nothing."},
+                ),
+                "settings": (
+                    OPTIMIZER_SETTINGS,
+                    {"tooltip": "Kept for workflows that have them; followed where this version can."},
+                ),
             },
         }
 
@@ -90,8 +99,7 @@ class LoRAOptimizerSimple:
         if settings is None and tuner_data:
             raise RecipeError(
                 "`tuner_data` is connected, and this version cannot replay a tuning result. Disconnect it"
-                " to merge with"
-                " the defaults."
+                " to merge with the defaults."
             )
         recipe = Recipe() if settings is None else recipe_of(settings)
         done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
@@ -104,29 +112,39 @@ def recipe_of(settings: Mapping[str, Any]) -> Recipe:
     Raises:
         RecipeError: they ask for something this version does not do; all of it is named.
     """
-    if settings.get("mode", "advanced") != "advanced":
+    if not isinstance(settings, Mapping):
         raise RecipeError(
-            f"Settings of the mode {settings['mode']!r} ask for tuning, which this version lacks."
+            f"The settings are a {type(settings).__name__}; connect the `settings` output of a settings node, or"
+            " nothing, for the defaults."
+        )
+    if not _is_one_of(settings.get("mode", "advanced"), ("advanced",)):
+        raise RecipeError(
+            f"Settings of the mode {settings['mode']!r:.60} ask for tuning, which this version lacks; choose"
+            " `advanced`."
         )
     refused = [
-        f"{name} = {settings[name]!r}"
-        for name, fine in _NOTHING_ELSE.items()
-        if name in settings and settings[name] not in fine
+        f"{name} = {settings[name]!r:.60}"
+        for name, fine in (*_NOTHING_ELSE.items(), ("auto_strength", ON + OFF))
+        if name in settings and not _is_one_of(settings[name], fine)
     ]
     method = settings.get("merge_strategy_override") or "auto"
-    if settings.get("optimization_mode") in ("additive", "weighted_sum_only"):
+    if _is_one_of(settings.get("optimization_mode"), ("additive", "weighted_sum_only")):
         method = "weighted_sum"
     if method != "auto" and method not in METHODS:
-        refused.append(unknown("merge strategy", str(method), METHODS))
+        refused.append(unknown("merge strategy", f"{method!s:.60}", METHODS).removesuffix("."))
     if refused:
         raise RecipeError(
             f"The settings ask for what this version does not do: {'; '.join(refused)}. Set them back;"
-            f" nothing was"
-            " merged."
+            " nothing was merged."
         )
-    floor = float(settings.get("auto_strength_floor", -1.0))
+    floor = settings.get("auto_strength_floor")
     return Recipe(
         method=method,
-        auto_strength=settings.get("auto_strength", "enabled") == "enabled",
-        auto_strength_floor=max(floor, 0.0),
+        auto_strength=_is_one_of(settings.get("auto_strength", "enabled"), ON),
+        auto_strength_floor=0.0 if floor is None else max(finite(floor, "`auto_strength_floor`"), 0.0),
     )
+
+
+def _is_one_of(value: object, known: tuple[object, ...]) -> bool:
+    """Whether a setting is one of these; what is no plain value, such as a tensor, is none of them."""
+    return isinstance(value, str | bool | int | float) and value in known

@@ -1,6 +1,6 @@
 """What every optimizing node does: a stack is read, merged for this model, applied to clones, reported."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,15 +9,19 @@ from ..api import Merged, merge
 from ..core.errors import RecipeError, StackError
 from ..core.log import log
 from ..core.tensorfile import open_tensors
+from ..lora import keys
 from ..lora.entries import Entry
 from ..lora.file import LoraFile, lora_in_memory
-from ..lora.stack import build_stack
+from ..lora.stack import Stack, build_stack
+from ..lora.target import Target
 from ..merging.recipe import Recipe
 from . import bridge, session
-from .stack_entries import StackEntry, read_stack
+from .stack_entries import StackEntry, finite, read_stack
+from .types import STRENGTH_LIMIT
 
 MERGED = "lora_alloy.merged"
 SHOWN = 4
+NAME_LIMIT = 200
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,15 @@ def optimize(
     Raises:
         AlloyError: a file, an entry or the stack as a whole cannot be merged.
     """
+    output_strength = _within(output_strength, -1.0, "output_strength")
+    clip_strength_multiplier = _within(clip_strength_multiplier, 0.0, "clip_strength_multiplier")
     read, notes = read_stack(lora_stack)
-    live = [entry for entry in read if entry.strength != 0.0 or entry.clip_strength != 0.0]
-    if not live:
+    if not read:
         line = "The stack is empty or all its strengths are 0: model and CLIP are unchanged."
         return Optimized(model, clip, "\n".join([line, *notes]), None)
-    _refuse_filters(live)
+    _refuse_filters(read)
     known = bridge.read_model(model, clip)
-    stack = build_stack([_entry(entry) for entry in live], known, recipe.partial, recipe.honour_metadata)
+    stack = build_stack([_entry(entry) for entry in read], known, recipe.partial, recipe.honour_metadata)
     merged = merge(stack, recipe, progress=bridge.progress_bar(2))
     strength = merged.report.suggested_strength if output_strength < 0 else output_strength
     clip_strength = strength * clip_strength_multiplier
@@ -70,10 +75,18 @@ def optimize(
     if clip is not None and clip_patches:
         new_clip, lost_clip = bridge.patched(clip, data["clip_patches"], clip_strength)
         lost += lost_clip
-    notes += _shortfall(lost, len(merged))
+    notes += shortfall(lost, len(merged))
     report = _told(merged, notes, strength, clip_strength, output_strength < 0)
     log.info("merged %d LoRAs into %d targets", len(stack.entries), len(merged))
     return Optimized(new_model, new_clip, report, data)
+
+
+def _within(value: object, low: float, name: str) -> float:
+    """The number of a widget, which a link brings unchecked."""
+    number = finite(value, f"`{name}`")
+    if not low <= number <= STRENGTH_LIMIT:
+        raise StackError(f"`{name}` is {number:g}; it must lie between {low:g} and {STRENGTH_LIMIT:g}.")
+    return number
 
 
 def _entry(given: StackEntry) -> Entry:
@@ -83,9 +96,8 @@ def _entry(given: StackEntry) -> Entry:
     path = bridge.find_lora(given.name)
     if path is None:
         raise StackError(
-            f"No LoRA called {given.name!r} is installed. Put the file into ComfyUI's `loras` folder, or"
-            f" take the"
-            " entry out of the stack."
+            f"No LoRA called {given.name!r:.{NAME_LIMIT}} is installed. Put the file into ComfyUI's `loras`"
+            " folder, or take the entry out of the stack."
         )
     return Entry(_opened(path), given.strength, given.clip_strength, given.preserve)
 
@@ -101,12 +113,12 @@ def _refuse_filters(entries: Sequence[StackEntry]) -> None:
             if value != "all":
                 raise RecipeError(
                     f"{entry.name!r} asks for {name} `{value}`, which this version cannot merge by. Set it"
-                    f" to `all`;"
-                    " nothing was merged, so that no LoRA acts in another way than asked."
+                    " to `all`; nothing was merged, so that no LoRA acts in another way than asked."
                 )
 
 
-def _shortfall(lost: Sequence[str], total: int) -> list[str]:
+def shortfall(lost: Sequence[str], total: int) -> list[str]:
+    """A sentence, said and logged, on patches that ComfyUI did not take; none if it took them all."""
     if not lost:
         return []
     shown = ", ".join(f"`{key}`" for key in lost[:SHOWN]) + (" …" if len(lost) > SHOWN else "")
@@ -134,7 +146,7 @@ def _lora_data(
     return {
         "model_patches": model_patches,
         "clip_patches": encoder_patches,
-        "key_map": _key_map([*patches, *clip_patches]),
+        "key_map": key_map(merged.stack, [patch.target for patch in merged]),
         "output_strength": strength,
         "clip_strength": clip_strength,
         "suggested_max_strength": merged.report.suggested_strength,
@@ -146,9 +158,12 @@ def _lora_data(
             "mode": merged.plan.recipe.method,
             "optimization_mode": "per_prefix",
             "architecture": merged.plan.family or "unknown",
+            "architecture_preset": "dit" if merged.plan.family == "flux" else "sd_unet",
             "auto_strength": "enabled" if merged.plan.recipe.auto_strength else "disabled",
             "sparsification": "disabled",
+            "sparsification_density": 1.0,
             "merge_refinement": "none",
+            "strategy_set": "full",
             "bake_strength_output": strength,
             "bake_strength_clip": clip_strength,
         },
@@ -156,5 +171,12 @@ def _lora_data(
     }
 
 
-def _key_map(patches: Sequence[Any]) -> Mapping[Any, dict[str, str]]:
-    return {bridge.patch_key(patch.target): {"canonical_prefix": patch.target.weight} for patch in patches}
+def key_map(stack: Stack, targets: Iterable[Target]) -> dict[Any, dict[str, str]]:
+    """What each target is called in a LoRA file; the whole weight too, where a target is a part of one."""
+    named: dict[Any, dict[str, str]] = {}
+    for target in targets:
+        name = stack.spellings.get(target) or keys.spell(target, "comfyui", stack.family) or target.weight
+        named[bridge.patch_key(target)] = {"canonical_prefix": name}
+        whole = bridge.patch_key(Target(target.weight))
+        named.setdefault(whole, {"canonical_prefix": target.weight})
+    return named

@@ -90,13 +90,14 @@ class SaveMergedLoRA:
         """Write and prove the file; `{"ui": …, "result": (path,)}`."""
         if lora_data is None:
             return _result("", "Nothing was merged, so nothing was saved.")
-        merged = lora_data.get(MERGED)
+        merged = lora_data.get(MERGED) if isinstance(lora_data, Mapping) else None
         if not isinstance(merged, Merged):
             raise SaveError("`lora_data` is not of this pack; connect the output of its LoRA Optimizer.")
         path = bridge.save_path(save_folder, filename)
         _refuse_foreign(path, merged)
         gains = (lora_data["output_strength"], lora_data["clip_strength"]) if bake_strength else (1.0, 1.0)
         notes = {"prompt": prompt.strip(), "description": description.strip()}
+        notes |= _settings(lora_data, is_baked=bake_strength)
         proof = merged.save(
             path,
             gain=gains[0],
@@ -111,6 +112,17 @@ class SaveMergedLoRA:
         )
         log.info("%s", told)
         return _result(str(proof.path), told)
+
+
+def _settings(lora_data: Mapping[str, Any], *, is_baked: bool) -> dict[str, str]:
+    """How it was merged, under the names that readers of other packs' files know."""
+    told = {
+        f"merge_{name}": str(value)
+        for name, value in lora_data["merge_metadata"].items()
+        if isinstance(value, str | float) and not name.startswith("bake_")
+    }
+    strengths = {f"merge_{name}": f"{lora_data[name]:g}" for name in ("output_strength", "clip_strength")}
+    return {**told, **strengths, "merge_bake_strength": str(is_baked)}
 
 
 def _refuse_foreign(path: Any, merged: Merged) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ..core.hashing import file_sha256
 
-_hashes: dict[str, tuple[tuple[int, int, int], str]] = {}
+_hashes: dict[str, tuple[tuple[int, ...], str]] = {}
 
 
 def content_hash(path: Path) -> str:
@@ -15,7 +15,8 @@ def content_hash(path: Path) -> str:
     """
     try:
         stat = path.stat()
-        stamp = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        # The last is set by the system alone: tools that copy a file give the copy the old time of change.
+        stamp = (stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns)
     except OSError:
         return file_sha256(path)  # it says what is wrong
     known = _hashes.get(str(path))

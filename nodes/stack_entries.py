@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +17,8 @@ NAME_KEYS = ("path", "lora_name", "lora", "name")
 STRENGTH_KEYS = ("strength", "model_strength", "strength_model", "weight", "model_weight")
 CLIP_KEYS = ("clip_strength", "strength_clip", "strengthTwo", "clip_weight")
 SWITCH_KEYS = ("enabled", "on", "active")
+
+SHOWN = 200  # characters of what another pack put into a stack
 
 FORMULA = "_merge_formula"
 PRECOMPUTED = "_precomputed_diffs"
@@ -55,7 +57,7 @@ def read_stack(lora_stack: object) -> tuple[list[StackEntry], list[str]]:
     for position, element in enumerate(elements(lora_stack), start=1):
         where = f"Entry {position} of the LoRA stack"
         given = _named_fields(element, where, notes)
-        entry = None if given is None else _entry(given, f"{where}, {given['name']!r},", notes)
+        entry = None if given is None else _entry(given, f"{where}, {given['name']!r:.{SHOWN}},", notes)
         if entry is not None:
             entries.append(entry)
     return entries, notes + _duplicates(entries)
@@ -91,7 +93,7 @@ def widget_strength(value: object, where: str) -> float:
     Raises:
         StackError: no finite number, or beyond the widget's range.
     """
-    strength = _number(value, where)
+    strength = finite(value, where)
     if abs(strength) > STRENGTH_LIMIT:
         raise StackError(
             f"{where} is {strength:g}; it must lie between {-STRENGTH_LIMIT:g} and {STRENGTH_LIMIT:g}."
@@ -107,7 +109,7 @@ def widget_choice(value: object, known: Sequence[str], where: str) -> str:
     """
     if isinstance(value, str) and value in known:
         return value
-    raise StackError(f"{where} is {value!r}; known: {', '.join(known)}.")
+    raise StackError(f"{where} is {value!r:.{SHOWN}}; known: {', '.join(known)}.")
 
 
 def is_nothing(name: object) -> bool:
@@ -125,7 +127,9 @@ def _named_fields(element: object, where: str, notes: list[str]) -> dict[str, An
     elif len(element) == 0 or is_nothing(element[0]):
         notes.append(f"{where} names no LoRA and is left out.")
     elif len(element) < 3:
-        notes.append(f"{where}, {element[0]!r}, has {len(element)} of the 3 fields it needs and is left out.")
+        notes.append(
+            f"{where}, {element[0]!r:.{SHOWN}}, has {len(element)} of the 3 fields it needs and is left out."
+        )
     else:
         return dict(zip(FIELDS, element, strict=False))
     return None
@@ -133,7 +137,7 @@ def _named_fields(element: object, where: str, notes: list[str]) -> dict[str, An
 
 def _from_mapping(element: Mapping[str, Any], where: str, notes: list[str]) -> dict[str, Any] | None:
     if FORMULA in element:
-        notes.append(f"The merge formula {element[FORMULA]!r} of the LoRA stack is not applied.")
+        notes.append(f"The merge formula {element[FORMULA]!r:.{SHOWN}} of the LoRA stack is not applied.")
         return None
     lora = element.get("lora")
     tensors = dict(lora) if isinstance(lora, Mapping) and lora else None
@@ -141,10 +145,10 @@ def _from_mapping(element: Mapping[str, Any], where: str, notes: list[str]) -> d
     name = _first(texts, NAME_KEYS[::-1] if tensors else NAME_KEYS)
     if is_nothing(name):
         notes.append(f"{where} names no LoRA and is left out.")
-    elif any(key in element and not _flag(element[key]) for key in SWITCH_KEYS):
-        notes.append(f"{where}, {name!r}, is switched off and is left out.")
-    elif element.get(PRECOMPUTED):
-        notes.append(f"{where}, {name!r}, holds another pack's half-finished merge and is left out.")
+    elif any(key in element and not _flag(element[key], f"{where}: `{key}`") for key in SWITCH_KEYS):
+        notes.append(f"{where}, {name!r:.{SHOWN}}, is switched off and is left out.")
+    elif not _is_empty(element.get(PRECOMPUTED)):
+        notes.append(f"{where}, {name!r:.{SHOWN}}, holds another pack's half-finished merge and is left out.")
     else:
         given = {key: element.get(key) for key in (*FIELDS, "metadata")}
         strengths = {"strength": _first(element, STRENGTH_KEYS), "clip_strength": _first(element, CLIP_KEYS)}
@@ -156,9 +160,9 @@ def _entry(given: Mapping[str, Any], label: str, notes: list[str]) -> StackEntry
     if given["strength"] is None:
         notes.append(f"{label} has no strength and is left out.")
         return None
-    strength = _number(given["strength"], f"{label} has a strength that")
+    strength = finite(given["strength"], f"{label} has a strength that")
     clip = given["clip_strength"]
-    clip_strength = strength if clip is None else _number(clip, f"{label} has a CLIP strength that")
+    clip_strength = strength if clip is None else finite(clip, f"{label} has a CLIP strength that")
     if strength == 0 and clip_strength == 0:
         notes.append(f"{label} has strength 0 and is left out.")
         return None
@@ -169,19 +173,26 @@ def _entry(given: Mapping[str, Any], label: str, notes: list[str]) -> StackEntry
         clip_strength,
         _word(given.get("conflict_mode"), CONFLICT_MODES, f"{label} asks for conflict mode", notes),
         _word(given.get("key_filter"), KEY_FILTERS, f"{label} asks for key filter", notes),
-        _flag(given.get("preserve")),
+        _flag(given.get("preserve"), f"{label} has a `preserve` that"),
         given.get("tensors"),
         {str(key): str(text) for key, text in metadata.items()} if isinstance(metadata, Mapping) else {},
     )
 
 
-def _number(value: Any, what: str) -> float:
+def finite(value: Any, what: str) -> float:
+    """`value` as a finite number; `what` begins the sentence that says it is none.
+
+    Raises:
+        StackError: it is none.
+    """
     if isinstance(value, bool):
         raise StackError(f"{what} is {value}, not a number.")
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise StackError(f"{what} is {value!r}, not a number.") from None
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError is a tensor's, of several numbers
+        raise StackError(f"{what} is {value!r:.{SHOWN}}, not a number.") from None
+    except OverflowError:
+        number = inf
     if not isfinite(number):
         raise StackError(f"{what} is {number}; it must be a finite number.")
     return number
@@ -192,12 +203,21 @@ def _word(value: object, known: Sequence[str], what: str, notes: list[str]) -> s
         return "all"
     if isinstance(value, str) and value in known:
         return value
-    notes.append(f"{what} {value!r}, which is unknown here; `all` is used.")
+    notes.append(f"{what} {value!r:.{SHOWN}}, which is unknown here; `all` is used.")
     return "all"
 
 
-def _flag(value: object) -> bool:
-    return value.strip().lower() in ("true", "1", "yes", "on") if isinstance(value, str) else bool(value)
+def _flag(value: object, what: str) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower() in ("true", "1", "yes", "on")
+    try:
+        return bool(value)
+    except (ValueError, RuntimeError):  # an array, or a tensor, of several values
+        raise StackError(f"{what} is {value!r:.{SHOWN}}, neither true nor false.") from None
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, (Mapping, list, tuple, bool)) and not value)
 
 
 def _first(given: Mapping[str, Any], keys: Sequence[str]) -> Any:
@@ -209,7 +229,7 @@ def _duplicates(entries: list[StackEntry]) -> list[str]:
     for entry in entries:
         counts[entry.name] = counts.get(entry.name, 0) + 1
     return [
-        f"{name!r} stands in the LoRA stack {count} times; each one counts."
+        f"{name!r:.{SHOWN}} stands in the LoRA stack {count} times; each one counts."
         for name, count in counts.items()
         if count > 1
     ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..factors import Delta
-from . import diff, loha, lokr, lora, others, replacement
+from . import boft, diff, dora, glora, ia3, loha, lokr, lora, oft, oft_peft, others, replacement
 from .module import Module, Problem
 
 
@@ -41,6 +41,24 @@ class Format(Protocol):
 
 
 # Where a module is stored twice, ComfyUI takes the last that it finds; this is its order, the last first.
-FORMATS: tuple[Format, ...] = (replacement, diff, lokr, loha, lora)  # type: ignore[assignment]
+FORMATS: tuple[Format, ...] = (replacement, diff, boft, oft, glora, lokr, loha, lora, oft_peft, ia3)  # type: ignore[assignment]
 
-__all__ = ["FORMATS", "Format", "Module", "Problem", "others"]
+_TITLES = {
+    "boft": "BOFT",
+    "diff": "full difference",
+    "glora": "GLoRA",
+    "ia3": "(IA)³",
+    "replacement": "replaced weight",
+    "lora": "LoRA",
+    "oft": "OFT",
+    "oft_peft": "OFT of PEFT's kind",
+}
+
+
+def title(module: Module) -> str:
+    """What a user calls the format of a module."""
+    name = _TITLES.get(module.format, module.format)
+    return f"{name} with DoRA" if any(role in module.roles for role in dora.ROLES) else name
+
+
+__all__ = ["FORMATS", "Format", "Module", "Problem", "ia3", "others", "title"]

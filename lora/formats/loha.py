@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from ...core.tensorfile import TensorFile, TensorInfo
-from ..factors import LowRank
+from ..factors import Delta, LowRank
 from ..full import Dense
-from . import values
+from . import dora, values
 from .module import Module, Problem, Shape
 
 NAME = "LoHa"
@@ -37,8 +37,6 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     needed = (*_FACTORS, *_CORES) if any(role in roles for role in _CORES) else _FACTORS
     if missing := [role for role in needed if role not in roles]:
         return Problem(name, f"has factors of a LoHa, but no `{missing[0]}`", is_damage=True)
-    if "dora" in roles:
-        return Problem(name, "comes with DoRA magnitudes, which this version does not read", is_damage=False)
     if problem := values.number_problem(roles):
         return Problem(name, problem, is_damage=True)
     shapes = {role: roles[role].shape for role in needed}
@@ -46,8 +44,12 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     if one is None or one != other:
         told = ", ".join(f"{role} {shape}" for role, shape in shapes.items())
         return Problem(name, f"has {told}, which do not multiply to one shape", is_damage=True)
-    taken = {role: roles[role] for role in (*needed, "alpha", "scalar") if role in roles}
-    return Module(name, NAME, MappingProxyType(taken), shapes["hada_w1_b"][0], one)
+    taken = {role: roles[role] for role in (*needed, "alpha", "scalar", *dora.ROLES) if role in roles}
+    if problem := dora.problem(name, roles, one):
+        return problem
+    reason, note = dora.reason(roles), dora.note(roles, one[0])
+    rank = shapes["hada_w1_b"][0]
+    return Module(name, NAME, MappingProxyType(taken), rank, one, base_reason=reason, note=note)
 
 
 def _product_shape(shapes: Mapping[str, Shape], side: int) -> Shape | None:
@@ -63,7 +65,7 @@ def _product_shape(shapes: Mapping[str, Shape], side: int) -> Shape | None:
     return a[1], b[1], *core[2:]
 
 
-def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> LowRank | Dense:
+def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Delta:
     """The module's delta: low-rank, exactly, where that is smaller than the matrix.
 
     Raises:
@@ -74,10 +76,11 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Low
     scale = values.scale(module, tensors, module.rank)
     rank = down1.shape[0] * down2.shape[0]
     if rank >= min(module.shape[0], prod(module.shape[1:])):
-        return Dense((up1 @ down1) * (up2 @ down2), scale, module.shape)
+        whole = Dense((up1 @ down1) * (up2 @ down2), scale, module.shape)
+        return dora.applied(whole, module, tensors, base)
     up = (up1[:, :, None] * up2[:, None, :]).flatten(1)
     down = (down1[:, None, :] * down2[None, :, :]).flatten(0, 1)
-    return LowRank(up, down, scale, module.shape)
+    return dora.applied(LowRank(up, down, scale, module.shape), module, tensors, base)
 
 
 def _factors(module: Module, tensors: TensorFile, side: int) -> tuple[Tensor, Tensor]:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ...core.tensorfile import TensorFile, TensorInfo
-from ..factors import LowRank
+from ..factors import Delta, LowRank
 from ..full import Kron
-from . import values
+from . import dora, values
 from .module import Module, Problem, Shape
 
 NAME = "LoKr"
@@ -44,8 +44,6 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
         if missing := [role for role in needed if role not in roles]:
             both = f"neither `{side}` nor" if len(missing) > 1 else "no"
             return Problem(name, f"has matrices of a LoKr, but {both} `{missing[0]}`", is_damage=True)
-    if "dora" in roles:
-        return Problem(name, "comes with DoRA magnitudes, which this version does not read", is_damage=False)
     if problem := values.number_problem(roles):
         return Problem(name, problem, is_damage=True)
     shapes = {role: roles[role].shape for role in (*first, *second)}
@@ -56,9 +54,13 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     shape = (outer[0] * inner[0], outer[1] * inner[1], *inner[2:])
     rank = _rank(shapes)
     numbers = ("alpha", "scalar") if rank else ("scalar",)
-    taken = {role: roles[role] for role in (*first, *second, *numbers) if role in roles}
+    taken = {role: roles[role] for role in (*first, *second, *numbers, *dora.ROLES) if role in roles}
     whole_rank = min(outer[:2]) * min(inner[0], prod(inner[1:]))
-    return Module(name, NAME, MappingProxyType(taken), rank or whole_rank, shape)
+    if problem := dora.problem(name, roles, shape):
+        return problem
+    reason, note = dora.reason(roles), dora.note(roles, shape[0])
+    taken_roles = MappingProxyType(taken)
+    return Module(name, NAME, taken_roles, rank or whole_rank, shape, base_reason=reason, note=note)
 
 
 def _side(roles: Mapping[str, TensorInfo], whole: str, core: str | None) -> tuple[str, ...]:
@@ -94,7 +96,7 @@ def _rank(shapes: Mapping[str, Shape]) -> int:
     return 0
 
 
-def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> LowRank | Kron:
+def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Delta:
     """The module's delta, low-rank where that is smaller by far.
 
     Raises:
@@ -108,8 +110,10 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Low
         (up1, down1), (up2, down2) = _factored(first), _factored(second)
         rank = down1.shape[0] * down2.shape[0]
         if 2 * rank < min(module.shape[0], prod(module.shape[1:])):
-            return LowRank(_kron(up1, up2), _kron(down1, down2), scale, module.shape)
-    return Kron(_multiplied(first), _multiplied(second), scale, module.shape)
+            thin = LowRank(_kron(up1, up2), _kron(down1, down2), scale, module.shape)
+            return dora.applied(thin, module, tensors, base)
+    delta = Kron(_multiplied(first), _multiplied(second), scale, module.shape)
+    return dora.applied(delta, module, tensors, base)
 
 
 def _pair(module: Module, whole: str, tensors: TensorFile) -> tuple[Tensor, ...]:

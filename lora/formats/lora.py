@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ...core.tensorfile import TensorFile, TensorInfo
-from ..factors import LowRank
+from ..factors import Delta, LowRank
 from ..full import Dense
-from . import values
+from . import dora, values
 from .module import Module, Problem
 
 NAME = "lora"
@@ -35,10 +35,7 @@ _SUFFIXES: dict[str, str] = {
     ".lora_A": "down",
     ".alpha": "alpha",
     ".scalar": "scalar",
-    ".dora_scale": "dora",
-    ".lora_magnitude_vector": "dora",
-    ".lora_magnitude_vector.weight": "dora",
-    ".magnitude": "dora",
+    **dora.SUFFIXES,
     ".lora_B.bias": "bias",
     ".reshape_weight": "reshape",
 }
@@ -46,7 +43,8 @@ _SUFFIXES: dict[str, str] = {
 _ADAPTER = re.compile(
     r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>\w+)(?P<end>\.weight|(?<!A)\.bias)?$"
 )
-_SIDES = {"A": "down", "B": "up", "magnitude_vector": "dora"}
+_ROLES = {"up", "down", "mid", "alpha", "scalar", *dora.ROLES}
+_SIDES = {"A": "down", "B": "up", "magnitude_vector": "magnitude"}
 # XLabs' processors of Flux: the first of a double block is for the image, the second for the text.
 _PROCESSOR = re.compile(
     r"^(?P<block>(?:.+\.)?(?:double|single)_blocks\.\d+\.)processor\."
@@ -81,7 +79,7 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     if "up" not in roles or "down" not in roles:
         here, gone = ("up", "down") if "up" in roles else ("down", "up")
         return Problem(name, f"has the {here} factor but not the {gone} factor", is_damage=True)
-    for role, what in (("dora", "DoRA magnitudes"), ("reshape", "a wider base weight")):
+    for role, what in (("reshape", "a wider base weight"),):
         if role in roles:
             return Problem(name, f"comes with {what}, which this version does not read", is_damage=False)
     if "bias" in roles and "alpha" in roles:
@@ -94,8 +92,12 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     if problem := values.number_problem(roles):
         return Problem(name, problem, is_damage=True)
     kernel = mid[2:] if mid else down[2:]
-    taken = {role: info for role, info in roles.items() if role in ("up", "down", "mid", "alpha", "scalar")}
-    return Module(name, NAME, MappingProxyType(taken), down[0], (up[0], down[1], *kernel))
+    shape = (up[0], down[1], *kernel)
+    if problem := dora.problem(name, roles, shape):
+        return problem
+    taken = MappingProxyType({role: info for role, info in roles.items() if role in _ROLES})
+    reason, note = dora.reason(roles), dora.note(roles, up[0])
+    return Module(name, NAME, taken, down[0], shape, base_reason=reason, note=note)
 
 
 def _bias(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem:
@@ -120,8 +122,10 @@ def _shape_problem(up: tuple[int, ...], down: tuple[int, ...], mid: tuple[int, .
     return ""
 
 
-def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> LowRank | Dense:
-    """The module's delta in factors, as stored; a mid is folded into the down. A bias is dense.
+def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Delta:
+    """The module's delta in factors, as stored, a mid folded into the down; dense with DoRA's magnitudes.
+
+    A bias is dense.
 
     Raises:
         FileError: a factor or the scale cannot be read.
@@ -134,4 +138,5 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Low
         mid = values.factor(tensors, module.roles["mid"]).float()
         down = torch.einsum("ab...,bi->ai...", mid, down.float().flatten(1))
     scale = values.scale(module, tensors, module.rank)
-    return LowRank(up.flatten(1), down.flatten(1), scale, module.shape)
+    delta = LowRank(up.flatten(1), down.flatten(1), scale, module.shape)
+    return dora.applied(delta, module, tensors, base)

@@ -23,6 +23,9 @@ class Module:
         parameter: `weight` or `bias`.
         base_reason: what its effect depends on the base weight for, such as `DoRA magnitudes`; empty if it
             does not.
+        outputs: the rows of the delta where `shape` is None, 0 if only the base tells them.
+        inputs: the columns of the delta where `shape` is None, 0 if only the base tells them.
+        note: what the user should know of how it is read, in words that begin a sentence; empty for nothing.
         gain: a factor on its scale, from a header that is to be honoured.
     """
 
@@ -33,6 +36,9 @@ class Module:
     shape: Shape | None
     parameter: str = "weight"
     base_reason: str = ""
+    outputs: int = 0
+    inputs: int = 0
+    note: str = ""
     gain: float = 1.0
 
     @property
@@ -50,7 +56,7 @@ class Module:
     @property
     def widths(self) -> tuple[Shape, Shape]:
         """The shapes `(o, r)` and `(r, *rest)` of an up and a down of its size; an axis nobody knows is 0."""
-        shape = self.shape or (0, 0)
+        shape = self.shape or (self.outputs, self.inputs)
         return (shape[0], self.rank), (self.rank, *(shape[1:] or (0,)))
 
 

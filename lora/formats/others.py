@@ -1,9 +1,8 @@
 """Tensors of formats that are recognised by name but not read, so that it can be said which they are."""
 
 _KNOWN: tuple[tuple[tuple[str, ...], str], ...] = (
-    ((".a1.weight", ".a2.weight", ".b1.weight", ".b2.weight", ".bm.weight"), "GLoRA"),
-    ((".oft_blocks", ".oft_R.weight", ".rescale"), "OFT"),
-    ((".on_input",), "(IA)³"),
+    ((".oft_r", ".oft_s", ".boft_R", ".boft_s"), "OFT or BOFT of PEFT's old kind"),
+    ((".ia3_l",), "(IA)³ of PEFT's kind"),
 )
 _PREFIXES = (("bundle_emb.", "a bundled embedding"), ("_aux.", "slider bookkeeping"))
 # What belongs to a checkpoint, not to a LoRA.

@@ -9,7 +9,7 @@ from .names import MODEL, KeyMap, flat
 # Groups are empty, not None, where a text encoder is named without a number.
 _WRAPPERS = re.compile(
     r"(?:(?:base_model\.model|model\.diffusion_model|diffusion_model|unet|transformer|pipe\.dit|module|_orig_mod)\."
-    r"|(?:lora_unet|lora_transformer|lycoris)_+"
+    r"|(?:lora_unet|lora_transformer|lycoris|oft_unet)_+"
     r"|lora_te(?P<kohya>\d?)_"
     r"|text_encoder_?(?P<diffusers>\d?)\."
     r"|text_encoders\.(?:transformer(?P<unnamed>)|(?P<child>\w+))\."
@@ -89,6 +89,11 @@ def loose_name(name: str) -> str:
     path, encoder, _ = _strip(name)
     component = f"{TEXT_ENCODERS}{_SAME_ENCODER.get(encoder, encoder)}." if encoder else MODEL
     return component + flat(path)
+
+
+def is_text(name: str) -> bool:
+    """Whether a module's name, in any spelling, is of a text encoder."""
+    return bool(_strip(name).encoder)
 
 
 def _strip(name: str) -> _Stripped:

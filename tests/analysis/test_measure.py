@@ -1,5 +1,7 @@
 """The analysis pass: every group once, in order, with progress that may stop it; blocks of the report."""
 
+import time
+
 import pytest
 import torch
 
@@ -62,3 +64,10 @@ def test_the_callers_threads_are_given_back():
 def test_the_block_of_a_target(weight, block):
     assert block_of(Target(weight)) == block
     assert block_of(Target(weight, Part(0, 0, 4))) == block
+
+
+@pytest.mark.parametrize("name", ["a_" * 5000, "a." * 5000 + "!", "1_" * 5000, "a1_" * 5000 + "b"])
+def test_a_name_without_an_end_has_a_block_at_once(name):
+    began = time.process_time()
+    assert block_of(Target(f"diffusion_model.{name}"))
+    assert time.process_time() - began < 1

@@ -91,10 +91,10 @@ def test_two_families_are_refused_by_name(run, loras, tmp_path):
 
 def test_modules_of_an_unread_format_stop_a_merge_unless_partial(run, loras, tmp_path):
     tensors = load_file(loras[2])
-    tensors["lora_unet_input_blocks_5_1_proj_in.hada_w1_a"] = torch.zeros(4, 4)
+    tensors["lora_unet_input_blocks_5_1_proj_in.ia3_l"] = torch.zeros(4, 4)
     save_file(tensors, loras[2])
     refused = run("merge", *loras, "-o", tmp_path / "out")
-    assert refused.code == 1 and "LoHa" in refused.err and "--partial" in refused.err
+    assert refused.code == 1 and "(IA)³ of PEFT's kind" in refused.err and "--partial" in refused.err
     allowed = run("merge", *loras, "-o", tmp_path / "out", "--partial")
     assert allowed.code == 0 and "a partial merge was asked for" in allowed.out
 
@@ -166,7 +166,20 @@ def test_a_bad_recipe_is_a_sentence(run, loras, tmp_path, text, says):
     recipe.write_bytes(text.encode("utf-8", "surrogateescape"))
     ran = run("merge", loras[0], "-o", tmp_path / "out", "--recipe", recipe)
     assert ran.code == 1
-    assert says in ran.err
+    assert says in ran.err and "recipe.json" in ran.err
+
+
+def test_a_bad_plan_is_a_sentence_with_the_name_of_its_file(run, loras, tmp_path):
+    (tmp_path / "plan.json").write_text('{"version": 1, "recipe": {}, "sources": 5}')
+    ran = run("merge", loras[0], "-o", tmp_path / "out", "--plan", tmp_path / "plan.json")
+    assert ran.code == 1 and "plan.json` cannot be used: The plan is damaged: 5 stands for a list" in ran.err
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs an endless file")
+def test_an_endless_recipe_is_a_sentence(run, loras, tmp_path, monkeypatch):
+    monkeypatch.setattr("lora_alloy.cli.options.JSON_LIMIT", 1000)
+    ran = run("merge", loras[0], "-o", tmp_path / "out", "--recipe", "/dev/zero")
+    assert ran.code == 1 and "too large" in ran.err
 
 
 def test_names_from_files_cannot_steer_the_terminal(run, tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import lora_alloy.cli.merge as command
 from lora_alloy.core.params import settable
 from lora_alloy.lora.file import open_lora
 from lora_alloy.merging.recipe import Recipe
@@ -34,6 +35,11 @@ def test_strengths_on_the_command_line_are_those_of_the_result(run, loras, tmp_p
     kohya_text = "lora_te1_text_model_encoder_layers_0_self_attn_q_proj"
     torch.testing.assert_close(after[model], -0.5 * before[kohya])
     torch.testing.assert_close(after[text], 0.25 * before[kohya_text])
+
+
+def test_one_lora_is_not_several(run, loras, tmp_path):
+    assert run("merge", loras[0], "-o", tmp_path / "one").out.startswith("LoRA Alloy: 1 LoRA merged for ")
+    assert run("analyze", loras[0]).out.startswith("LoRA Alloy: 1 LoRA for ")
 
 
 def test_preserve_counts_entries_from_one(run, loras, tmp_path):
@@ -71,6 +77,7 @@ def test_every_field_of_a_recipe_is_a_flag(run, loras, tmp_path):
         "tolerance": ["--tolerance", "0.125"],
         "dtype": ["--dtype", "bfloat16"],
         "partial": ["--partial"],
+        "honour_metadata": ["--honour-metadata"],
     }
     assert flags.keys() == settable(Recipe).keys()
     given = [word for words in flags.values() for word in words]
@@ -86,6 +93,7 @@ def test_every_field_of_a_recipe_is_a_flag(run, loras, tmp_path):
         tolerance=0.125,
         dtype="bfloat16",
         partial=True,
+        honour_metadata=True,
     )
     assert Recipe.from_json(recipe) == expected
 
@@ -185,6 +193,70 @@ def test_a_report_never_replaces_an_input(run, loras, tmp_path, flag):
 def test_two_results_do_not_share_a_file(run, loras, tmp_path):
     ran = run("merge", *loras, "-o", tmp_path / "out", "--json", tmp_path / "out.safetensors")
     assert ran.code == 1 and "two outputs" in ran.err
+
+
+def test_two_ways_to_one_place_are_one_place(run, loras, tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    for other in ("sub/../out.safetensors", "link/out.safetensors"):
+        ran = run("merge", *loras, "-o", tmp_path / "out", "--json", f"{tmp_path}/{other}")
+        assert ran.code == 1 and "two outputs" in ran.err
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs pipes in folders")
+@pytest.mark.parametrize("flag", ["-o", "--html", "--json"])
+def test_a_pipe_or_a_device_is_never_replaced(run, loras, tmp_path, flag):
+    pipe = tmp_path / "pipe.safetensors"
+    os.mkfifo(pipe)
+    link = tmp_path / "link.safetensors"
+    link.symlink_to(pipe)
+    for place in (pipe, link):
+        ran = run(
+            "merge", *loras, *([] if flag == "-o" else ["-o", tmp_path / "out"]), flag, place, "--force"
+        )
+        assert ran.code == 1 and "is a device or a pipe" in ran.err
+    assert pipe.is_fifo() and link.is_symlink() and not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("x" * 300, "File name too long"),
+        ("x" * 300 + "/out", "File name too long"),
+        ("new/" * 1900 + "out", "File name too long"),
+        ("new/" * 500 + "out", "below 500 folders that do not exist"),
+        ("a\0b", "is no name that a file can have"),
+        ("\ud83c", "is no name that a file can have"),
+    ],
+    ids=["long", "a long folder", "a long path", "deep", "a null", "half a character"],
+)
+@pytest.mark.parametrize("flag", ["-o", "--html", "--json"])
+def test_a_place_that_cannot_be_is_a_sentence(run, loras, tmp_path, monkeypatch, place, says, flag):
+    monkeypatch.chdir(tmp_path)
+    ran = run("merge", *loras, *([] if flag == "-o" else ["-o", "out"]), flag, place)
+    assert ran.code == 1 and says in ran.err and ran.err.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["loras"]
+
+
+def test_what_came_to_be_during_the_merge_is_not_replaced(run, loras, tmp_path, monkeypatch):
+    output = tmp_path / "out.safetensors"
+    merging = command.merge
+
+    def overtaken(*given, **named):
+        output.write_text("precious")
+        return merging(*given, **named)
+
+    monkeypatch.setattr(command, "merge", overtaken)
+    ran = run("merge", *loras, "-o", output)
+    assert ran.code == 1 and "exists already" in ran.err
+    assert output.read_text() == "precious"
+
+
+@pytest.mark.parametrize("words", [["--json", ""], ["--html", ""]])
+def test_an_output_without_a_name_is_not_passed_over(run, loras, tmp_path, words):
+    ran = run("merge", *loras, "-o", tmp_path / "out", *words)
+    assert ran.code == 1 and "is a folder" in ran.err
 
 
 def test_a_place_that_is_no_file_is_refused_before_any_work(run, loras, tmp_path):

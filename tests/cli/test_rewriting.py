@@ -149,3 +149,22 @@ def test_the_input_is_never_replaced_without_force(run, ink):
     before = ink.read_bytes()
     assert run("resize", ink, "-o", ink, "--rank", "2").code == 1
     assert ink.read_bytes() == before
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "1e9", "0", "-5", "nan", "MB", "1TB"])
+def test_a_size_that_is_none_is_a_sentence(run, ink, tmp_path, size):
+    ran = run("resize", ink, "-o", tmp_path / "small", f"--size={size}")
+    assert ran.code == 1 and "is no size" in ran.err
+
+
+def test_half_a_character_in_the_header_is_no_traceback(run, ink, tmp_path):
+    """A trigger that was cut off in the middle of an emoji."""
+    raw = ink.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    header["__metadata__"] = {"modelspec.trigger_phrase": "ink \ud83c", "ss_tag\ud83c": "x"}
+    cut = json.dumps(header).encode()
+    (tmp_path / "cut.safetensors").write_bytes(len(cut).to_bytes(8, "little") + cut + raw[8 + length :])
+    for words in (["resize", "--rank", "2"], ["convert", "--to", "kohya"]):
+        ran = run(words[0], tmp_path / "cut.safetensors", "-o", tmp_path / words[0], *words[1:])
+        assert ran.code == 0, ran.err

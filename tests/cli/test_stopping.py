@@ -98,6 +98,40 @@ def test_ctrl_c_while_the_file_is_written_leaves_what_was_there(run, loras, tmp_
     assert output.read_text() == "precious"
 
 
+@needs_posix
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_request_to_end_while_the_file_is_written_leaves_what_was_there(loras, tmp_path, name):
+    output = tmp_path / "out.safetensors"
+    output.write_text("precious")
+    before = f"import os, signal; os.fsync = lambda handle: os.kill(os.getpid(), signal.{name})"
+    ran = subprocess.run(
+        _command("merge", *loras, "-o", output, "--force", before=before),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 130 and ran.stderr == "Stopped. Nothing was left half-written.\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["loras", "out.safetensors"]
+    assert output.read_text() == "precious"
+
+
+@needs_posix
+def test_nohup_keeps_its_word(loras, tmp_path):
+    before = (
+        "import os, signal; signal.signal(signal.SIGHUP, signal.SIG_IGN);"
+        " os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGHUP)"
+    )
+    command = _command("merge", *loras, "-o", tmp_path / "out", before=before)
+    assert subprocess.run(command, capture_output=True, timeout=120, check=False).returncode == 0
+
+
+def test_the_callers_handlers_are_given_back(run):
+    before = signal.getsignal(signal.SIGTERM)
+    assert run("methods").code == 0
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_a_full_disk_is_a_sentence_and_leaves_what_was_there(run, loras, tmp_path, monkeypatch):
     output = tmp_path / "out.safetensors"
     output.write_text("precious")
@@ -144,3 +178,25 @@ def test_a_full_stdout_is_a_sentence():
 
 def test_without_a_terminal_there_is_no_progress(run, loras, tmp_path):
     assert run("merge", *loras, "-o", tmp_path / "out").err == ""
+
+
+@needs_posix
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", ">&- 2>&-", "<&-"])
+def test_a_program_without_streams_does_its_work(loras, tmp_path, closed):
+    words = _command("merge", *loras, "-o", tmp_path / "out")
+    shell = ["sh", "-c", f'exec "$@" {closed}', "sh", *words]
+    assert subprocess.run(shell, capture_output=True, timeout=120, check=False).returncode == 0
+    assert (tmp_path / "out.safetensors").exists()
+    again = subprocess.run(shell, capture_output=True, text=True, timeout=120, check=False)
+    assert again.returncode == 1 and "Traceback" not in again.stderr
+
+
+@needs_posix
+@pytest.mark.parametrize("words", [["methods", "--json", "-"], ["--version"], ["--help"]], ids=" ".join)
+@pytest.mark.parametrize("into", [">&-", ">/dev/full"])
+def test_results_that_nobody_takes_are_no_traceback(words, into):
+    shell = ["sh", "-c", f'exec "$@" {into}', "sh", *_command(*words)]
+    ran = subprocess.run(shell, capture_output=True, text=True, timeout=120, check=False)
+    assert "Traceback" not in ran.stderr
+    if into != ">&-" or "-" in words:
+        assert ran.returncode == 1 and ran.stderr.startswith("The output ")

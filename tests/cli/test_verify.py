@@ -120,3 +120,8 @@ def _edit_sources(told, **changes):
     sources = json.loads(told["lora_alloy.sources"])
     sources[0] |= changes
     told["lora_alloy.sources"] = json.dumps(sources)
+
+
+def test_what_preserve_counts_must_be_there(run, loras, merged):
+    ran = run("verify", merged, "--dir", loras[0].parent, "--preserve", "1")
+    assert ran.code == 1 and "none are" in ran.err

@@ -182,6 +182,22 @@ def test_a_stored_single_stack_gains_what_it_lacked(front_end: FrontEnd):
     ]
 
 
+def test_an_optimizer_of_before_tuner_data_keeps_its_links_and_the_save_node_its_values(front_end: FrontEnd):
+    """Their `lora_data` was the fourth output; the save node then asked for no folder."""
+    front_end.load(first_save_workflow())
+    saved = front_end.save()
+    (link,) = saved["links"]
+    assert link[1:5] == [1, 4, 2, 0]
+    names = [output["name"] for output in saved["nodes"][0]["outputs"]]
+    assert names == ["model", "clip", "analysis_report", "tuner_data", "lora_data"]
+    values = front_end.values(2)
+    assert (values["filename"], values["save_rank"], values["bake_strength"]) == ("old name", 16, False)
+    assert values["save_folder"]
+    front_end.load(saved)
+    again = front_end.save()
+    assert again["links"] == saved["links"] and again["nodes"] == saved["nodes"]
+
+
 def test_the_context_menu_removes_and_moves_all_nine_values(front_end: FrontEnd):
     stack = front_end.add("LoRAStackDynamic")
     for number in (1, 2, 3):
@@ -311,3 +327,19 @@ def workflow(node_type: str, values: list[object]) -> dict[str, object]:
     }
     head = {"last_node_id": 1, "last_link_id": 0, "groups": [], "config": {}, "extra": {}, "version": 0.4}
     return {**head, "nodes": [node], "links": []}
+
+
+def first_save_workflow() -> dict[str, object]:
+    """An optimizer and a save node, linked, of the version that first had both."""
+    made = workflow("LoRAOptimizerSimple", [1.0, 1.0])
+    optimizer = made["nodes"][0]  # type: ignore[index]
+    types = {"model": "MODEL", "clip": "CLIP", "analysis_report": "STRING", "lora_data": "LORA_DATA"}
+    optimizer["outputs"] = [{"name": name, "type": kind, "links": []} for name, kind in types.items()]
+    optimizer["outputs"][3]["links"] = [1]
+    optimizer["inputs"] = []
+    save = {**optimizer, "id": 2, "type": "SaveMergedLoRA", "pos": [700, 150]}
+    save["widgets_values"] = ["old name", 16, False]
+    save["inputs"] = [{"name": "lora_data", "type": "LORA_DATA", "link": 1}]
+    save["outputs"] = [{"name": "file_path", "type": "STRING", "links": []}]
+    links = [[1, 1, 3, 2, 0, "LORA_DATA"]]
+    return {**made, "nodes": [optimizer, save], "links": links, "last_node_id": 2, "last_link_id": 1}

@@ -233,5 +233,7 @@ def test_saving_again_replaces_the_earlier_merge_and_its_header_names_the_source
             saved.get_tensor(name).shape[0] for name in saved.keys() if name.endswith("lora_down.weight")
         }
     assert metadata["prompt"] == "a kettle"
+    assert metadata["merge_architecture"] == "sd15" and metadata["merge_mode"] == "auto"
+    assert metadata["merge_output_strength"] == "1" and metadata["merge_bake_strength"] == "True"
     assert all(file.path.name in metadata["source_loras"] for file in files)
     assert ranks <= {1, 2, 3, 4}

@@ -93,3 +93,42 @@ def test_an_empty_old_file_is_called_empty(tmp_path):
     (tmp_path / "x.pt").write_bytes(b"")
     with pytest.raises(FileError, match="is empty"):
         open_tensors(tmp_path / "x.pt")
+
+
+@pytest.mark.filterwarnings("ignore:Sparse", "ignore:torch.quantize", "ignore:The PyTorch API of nested")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: torch.ones(4, 2).to_sparse(),
+        lambda: torch.ones(4, 2).to_sparse_csr(),
+        lambda: torch.empty(4, 2, device="meta"),
+        lambda: torch.quantize_per_tensor(torch.ones(4, 2), 0.1, 0, torch.qint8),
+        lambda: torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(3, 3)]),
+        lambda: torch.zeros(1).expand(10**7, 10**6),
+    ],
+    ids=["sparse", "compressed rows", "without values", "quantised", "nested", "more values than memory"],
+)
+def test_what_is_no_plain_tensor_is_refused_by_name(made, tmp_path):
+    torch.save({"a.lora_up.weight": made(), "a.lora_down.weight": torch.ones(2, 3)}, tmp_path / "odd.pt")
+    with pytest.raises(FileError, match=r"'a.lora_up.weight' of `.*odd\.pt` is no plain tensor"):
+        open_tensors(tmp_path / "odd.pt")
+
+
+def test_half_a_character_is_no_name(tmp_path):
+    torch.save({"\ud83c.lora_up.weight": torch.ones(4, 2)}, tmp_path / "odd.pt")
+    with pytest.raises(FileError, match="is no plain tensor with a name"):
+        open_tensors(tmp_path / "odd.pt")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"<!DOCTYPE html><html>log in</html>", "is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git-LFS pointer"),
+        (b"", "is empty"),
+    ],
+)
+def test_what_is_no_pytorch_file_at_all_is_called_what_it_is(text, says, tmp_path):
+    (tmp_path / "x.pt").write_bytes(text)
+    with pytest.raises(FileError, match=says):
+        open_tensors(tmp_path / "x.pt")

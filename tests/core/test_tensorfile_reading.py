@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from lora_alloy.core.errors import FileError
-from lora_alloy.core.tensorfile import DTYPES, open_tensors
+from lora_alloy.core.tensorfile import DTYPES, open_tensors, tensors_in_memory
 
 
 def values(dtype: torch.dtype) -> torch.Tensor:
@@ -227,3 +227,41 @@ def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="cannot be opened"):
         open_tensors(tmp_path / "file" / "below.safetensors")
+
+
+@pytest.mark.parametrize("typed", ["ink-wash", "ink-wash.safetensor", "ink_wash.safetensors"])
+def test_the_name_that_was_meant_is_offered(tmp_path, typed):
+    for name in ("ink-wash.safetensors", "ink-wash.png", "portrait.safetensors"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(FileError, match=r"did you mean `ink-wash\.safetensors`\?$"):
+        open_tensors(tmp_path / typed)
+    with pytest.raises(FileError, match=r"check the name and the folder\.$"):
+        open_tensors(tmp_path / "none" / typed)
+
+
+def test_tensors_that_somebody_trains_are_read_as_plain_values():
+    """As they come from another node; a GPU's would come to the CPU the same way."""
+    given = torch.ones(2, 3, requires_grad=True)
+    found = tensors_in_memory(Path("ink"), {"a": given * 2}, {}).read("a")
+    assert not found.requires_grad and found.device.type == "cpu"
+    assert found.tolist() == [[2.0] * 3] * 2
+
+
+def test_half_a_character_in_a_name_is_damage(tmp_path):
+    header = b'{"a\\ud83c.lora_up.weight": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+    with pytest.raises(FileError, match="is not a sound safetensors file"):
+        open_tensors(raw_file(tmp_path / "x.safetensors", header, bytes(8)))
+
+
+@pytest.mark.parametrize("name", ["a\0b.safetensors", "\ud83c.safetensors"])
+def test_a_name_that_no_file_can_have_is_a_sentence(name, tmp_path):
+    with pytest.raises(FileError, match="is no name that a file can have"):
+        open_tensors(tmp_path / name)
+
+
+def test_reading_leaves_no_file_open(tmp_path):
+    save_file({"a": torch.ones(3)}, tmp_path / "x.safetensors")
+    file = open_tensors(tmp_path / "x.safetensors")
+    assert file.read("a").tolist() == [1, 1, 1]
+    file.release()
+    assert file.read("a").tolist() == [1, 1, 1]

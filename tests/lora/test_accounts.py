@@ -47,8 +47,6 @@ def test_bookkeeping_is_skipped_without_a_word():
 
 
 UNREAD = {
-    "DoRA": ({".dora_scale": (24, 1)}, "DoRA magnitudes"),
-    "DoRA of PEFT": ({".lora_magnitude_vector": (24,)}, "DoRA magnitudes"),
     "a bias and an alpha": ({".lora_B.bias": (24,), ".alpha": ()}, "a bias and an alpha"),
     "a wider base weight": ({".reshape_weight": (2,)}, "a wider base weight"),
 }
@@ -71,7 +69,7 @@ def test_a_module_of_which_a_part_is_not_read_stops_the_merge_unless_a_partial_o
 
 @pytest.mark.parametrize(
     ("ending", "what"),
-    [(".a1.weight", "GLoRA"), (".oft_blocks", "OFT")],
+    [(".oft_r", "OFT"), (".ia3_l", "IA")],
 )
 def test_a_file_of_another_format_alone_is_named_not_merged(ending, what):
     tensors = {f"{NAME}{ending}": torch.ones(4, 4)}
@@ -111,6 +109,12 @@ def test_damaged_factors_are_refused_with_the_module_and_what_is_wrong(tensors, 
         in_memory(tensors)
     assert f"`{NAME}`" in str(problem.value)
     assert "ink" in str(problem.value)
+
+
+def test_a_module_without_a_name_is_damage():
+    nameless = {".lora_up.weight": torch.ones(4, 2), ".lora_down.weight": torch.ones(2, 4)}
+    with pytest.raises(FileError, match=r"`.lora_up.weight` is of a module without a name"):
+        in_memory(nameless)
 
 
 def test_several_damaged_modules_are_all_in_one_message():

@@ -38,6 +38,14 @@ class TestDuplicates:
         copy.write_bytes(path.read_bytes())
         assert len(build_stack([entry_of(path), entry_of(copy)]).entries) == 1
 
+    def test_go_by_the_same_name_in_every_order(self, tmp_path):
+        paths = files(tmp_path, ink=toy_lora(1), copy=toy_lora(1))
+        labels = {
+            build_stack([entry_of(paths[name]) for name in order]).entries[0].file.label
+            for order in permutations(("ink", "copy"))
+        }
+        assert labels == {"copy.safetensors"}
+
     def test_of_which_one_is_preserved_stay_two(self, tmp_path):
         path = files(tmp_path, ink=toy_lora(1))["ink"]
         stack = build_stack([entry_of(path), entry_of(path, preserve=True)])
@@ -133,6 +141,12 @@ class TestAgainstAModel:
         with pytest.raises(StackError, match="none of its 1 modules is in this model"):
             build_stack([Entry(file_of(lora_on(SDXL)))], self.model())
 
+    def test_text_encoders_alone_without_a_clip_ask_for_it(self):
+        text = [name for name, (target, _) in TOY.items() if target.startswith("text_encoders.")]
+        model = Model({self.NAME: Route(Target(self.WEIGHT))}, {self.WEIGHT: (24, 16)}, has_clip=False)
+        with pytest.raises(StackError, match="no CLIP is connected. Connect the CLIP"):
+            build_stack([Entry(file_of(toy_lora(1, names=text)))], model)
+
     def test_its_own_map_leads_to_parts(self):
         stack = build_stack([Entry(file_of(toy_lora(1)))], self.model((72, 16), Part(0, 24, 24)))
         assert stack.groups[0].target == Target(self.WEIGHT, Part(0, 24, 24))
@@ -216,3 +230,10 @@ def test_strengths_apply_by_branch():
     assert Entry(file, 0.7, 0.2).strength_on(text) == 0.2
     assert Entry(file, 0.7, 0.2).strength_on(model) == 0.7
     assert Entry(file, 0.7, 0.0).strength_on(text) == 0.0
+
+
+@pytest.mark.parametrize("step", ["²", "٣", "9" * 5000, "", "-1", "1e5"])
+def test_any_step_of_a_name_has_its_place_in_the_order(tmp_path, step):
+    names = [f"lora_unet_{step}", f"text_encoders.x.{step}", "lora_unet_a"]
+    path = write_lora(tmp_path / "odd.safetensors", lora_on(dict.fromkeys(names, (8, 8))))
+    assert len(build_stack([entry_of(path)]).groups) == 3

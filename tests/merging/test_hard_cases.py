@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from lora_alloy_testing import reference
-from lora_alloy_testing.builders import TOY, Factors, dense, file_of, noise
-from lora_alloy_testing.reference import Voice
 
 from lora_alloy.api import merge
 from lora_alloy.lora.stack import Entry
 from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy_testing import reference
+from lora_alloy_testing.builders import TOY, Factors, dense, file_of, noise
+from lora_alloy_testing.reference import Voice
 
 NAME, (TARGET, SHAPE) = next(iter(TOY.items()))
 ONE, OTHER, REST = (noise(SHAPE, 4, seed=n) for n in range(3))

@@ -1,12 +1,14 @@
 """The plan is a value: it goes through JSON unchanged, replays bit for bit, and fits one stack only."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
 
 from lora_alloy.api import merge, plan
+from lora_alloy.cli.merge_page import merge_page
 from lora_alloy.core.errors import RecipeError
 from lora_alloy.lora.stack import Entry
 from lora_alloy.merging.methods import METHODS
@@ -166,4 +168,45 @@ def test_a_plan_that_lacks_a_field_is_refused_with_a_sentence(field, entries):
     given = plan(entries).to_json()
     del given[field]
     with pytest.raises(RecipeError):
+        Plan.from_json(given)
+
+
+def leaves(value: object, at: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The way to every value of a plan that holds no others, with the first of every list only."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from leaves(item, (*at, name))
+    elif isinstance(value, list | tuple) and value:
+        yield from leaves(value[0], (*at, 0))
+    else:
+        yield at
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "x", [], {}, True, -1, 1e400, float("nan"), 10**400, "x" * 10**6],
+    ids=lambda v: f"{v!r:.20}",
+)
+def test_a_plan_with_one_value_of_another_kind_is_refused_or_replays(value, entries, tmp_path):
+    """Whatever stands there: a sentence, or a merge that can be reported and saved; never a traceback."""
+    sound = json.loads(json.dumps(plan(entries).to_json()))
+    for way in leaves(sound):
+        given = json.loads(json.dumps(sound))
+        inside = given
+        for step in way[:-1]:
+            inside = inside[step]
+        inside[way[-1]] = value
+        try:
+            merged = merge(entries, Plan.from_json(given))
+        except RecipeError as problem:
+            assert str(problem).endswith("."), way
+            continue
+        assert merge_page(merged.report, merged.plan, merged.save(tmp_path / "out"), "comfyui")
+
+
+@pytest.mark.parametrize("change", [lambda row: row.append(1.0), lambda row: row.pop(), list.clear])
+def test_a_plan_has_one_coefficient_an_entry(change, entries):
+    given = json.loads(json.dumps(plan(entries).to_json()))
+    change(given["targets"][0]["coefficients"])
+    with pytest.raises(RecipeError, match="one coefficient an entry"):
         Plan.from_json(given)

@@ -131,7 +131,9 @@ def test_factors_of_1e_minus_4_survive_half_precision():
 
 def test_what_half_precision_cannot_hold_is_refused_and_float32_offered():
     huge = {NAME: Factors(noise((24, 16), 4).up * 1e6, noise((24, 16), 4).down * 1e6)}
-    with pytest.raises(ProofError, match="too large for torch.float16; merge with `--dtype float32`"):
+    with pytest.raises(
+        ProofError, match="too large for float16; merge in float32 .`--dtype float32`., or lower"
+    ):
         merge([Entry(file_of(huge))], Recipe(dtype="float16"))
     merge([Entry(file_of(huge))], Recipe(dtype="bfloat16"))
 

@@ -10,8 +10,10 @@ from lora_alloy.core.errors import AlloyError, RecipeError, SaveError, StackErro
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy.nodes import bridge
 from lora_alloy.nodes.lora_optimizer_simple import LoRAOptimizerSimple, recipe_of
-from lora_alloy.nodes.optimizing import optimize
+from lora_alloy.nodes.optimizing import key_map, optimize, shortfall
 from lora_alloy.nodes.save_merged_lora import SaveMergedLoRA
+from lora_alloy_testing.builders import stack_of
+from lora_alloy_testing.flux import HIDDEN, flux_lora, split
 
 Install = Callable[..., Path]
 INHERITED = {
@@ -130,6 +132,44 @@ def test_a_folder_of_another_machine_gives_way_to_the_first_one_here(install: In
     root = install("a.safetensors")
     assert bridge.save_path("D:\\loras", "out") == root / "out.safetensors"
     assert SaveMergedLoRA.VALIDATE_INPUTS(save_folder="D:\\loras") is True
+
+
+def test_lora_data_name_every_target_and_the_whole_of_a_fused_weight() -> None:
+    stack = stack_of(split(flux_lora(1)))
+    named = key_map(stack, [group.target for group in stack.groups])
+    qkv = "diffusion_model.double_blocks.0.img_attn.qkv"
+    parts = {key: told["canonical_prefix"] for key, told in named.items() if key[0] == f"{qkv}.weight"}
+    assert {key[1][:2]: name.rpartition(".")[2] for key, name in parts.items()} == {
+        (0, 0): "to_q",
+        (0, HIDDEN): "to_k",
+        (0, 2 * HIDDEN): "to_v",
+    }
+    assert named[f"{qkv}.weight"] == {"canonical_prefix": qkv}
+    prefixes = [told["canonical_prefix"] for told in named.values()]
+    assert len(set(prefixes)) == len(prefixes)
+
+
+class Picky:
+    """An owner of weights that knows only some of them, and drops the rest without a word as ComfyUI does."""
+
+    def __init__(self, known: set[Any]) -> None:
+        self.known = known
+
+    def clone(self) -> "Picky":
+        return Picky(self.known)
+
+    def add_patches(self, patches: dict[Any, Any], strength: float) -> list[Any]:
+        assert strength == 0.5
+        return [key for key in patches if key in self.known]
+
+
+def test_patches_that_comfyui_does_not_take_are_told_by_name_and_share() -> None:
+    part = ("b.weight", (0, 0, 8))
+    owner = Picky({"a.weight", part})
+    clone, lost = bridge.patched(owner, dict.fromkeys(["a.weight", part, ("c.weight", (0, 8, 8))]), 0.5)
+    assert clone is not owner and lost == ["c.weight"]
+    assert shortfall(lost, 3) == ["ComfyUI did not take 1 of 3 patches (33%): `c.weight`."]
+    assert shortfall([], 3) == []
 
 
 def test_nothing_merged_is_nothing_saved_and_foreign_data_are_refused() -> None:

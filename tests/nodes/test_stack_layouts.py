@@ -67,3 +67,18 @@ def test_the_single_stack_fills_what_older_files_lack_and_drops_what_newer_ones_
         *old[5:],
     ]
     assert [untouched for _, untouched in results] == [False] * 3 + [True, False] + [True] * 3
+
+
+def test_the_save_node_of_before_there_were_folders_gets_the_first_one(tmp_path):
+    stored = [
+        ["old", 16, False],
+        ["/loras", "name", 16, False],
+        ["/loras", "name", 16, False, "a kettle", "boiled"],
+        ["/loras", "name", 16],
+        [],
+        [16, "name", False],
+    ]
+    expression = 'given.map((a) => [m.migrateSave(a, "/first"), m.migrateSave(a, "/first") === a])'
+    results = call(tmp_path, "save_layouts.js", expression, stored)
+    assert [values for values, _ in results] == [["/first", "old", 16, False], *stored[1:]]
+    assert [untouched for _, untouched in results] == [False] + [True] * 5
