@@ -255,7 +255,10 @@ class Table:
         weight_shape: tuple[int, ...] | None,
         entries: Sequence[Entry],
     ) -> Group:
-        shape = taken[0].shape
+        # A flat convolution does not show its kernel: another file does, or the family knows it.
+        shape = max((contribution.shape for contribution in taken), key=len)
+        if self.family and target.part is None:
+            shape = keys.unflattened(target.weight, shape, self.family)
         if weight_shape is not None:
             expected = list(weight_shape)
             if target.part:

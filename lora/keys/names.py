@@ -124,6 +124,11 @@ class Candidate:
     preference: float = 0.0
 
 
+def no_kernel(weight: str) -> tuple[int, ...]:
+    """The `kernel` of an architecture without convolutions."""
+    return ()
+
+
 def not_fused(weight: str, rows: int, family: Family) -> tuple[Part, ...] | None:
     """The `parts` of an architecture without fused weights: none."""
     return None
@@ -139,9 +144,10 @@ class Architecture:
     """One family's file, as the ordered list in `table.py` holds it.
 
     `names` lists every target of the family once, alone or in a row; `judge` says whether modules, all of them
-    targets of this family by name, also fit it by shape; `parts` splits the `rows` of a fused weight. `stems`
-    is a text with the beginnings of all names of this family's blocks in it, flattened and up to their number: a file
-    with others need not be looked up in it. It is empty if it is not told.
+    targets of this family by name, also fit it by shape; `parts` splits the `rows` of a fused weight; `kernel` is
+    that of a convolution's weight, empty for others. `stems` is a text with the beginnings of all names of this
+    family's blocks in it, flattened and up to their number: a file with others need not be looked up in it. It is
+    empty if it is not told.
     """
 
     family: Family
@@ -149,6 +155,7 @@ class Architecture:
     judge: Callable[[Sequence[Module]], Candidate | None]
     parts: Callable[[str, int, Family], tuple[Part, ...] | None] = not_fused
     stems: Callable[[], str] = any_stem
+    kernel: Callable[[str], tuple[int, ...]] = no_kernel
 
 
 def flat(path: str) -> str:

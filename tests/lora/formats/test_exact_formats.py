@@ -195,3 +195,14 @@ def test_a_tucker_loha_of_a_three_dimensional_kernel_is_read():
     made = loha((8, 6, 2, 3, 3), (2, 2), is_tucker=True)
     file = alone(made)
     assert difference(file.load(file.modules[NAME]).dense().double().numpy(), made.delta) < 1e-6
+
+
+def test_the_scalar_of_an_old_glora_is_applied_once():
+    def draw(*sizes: int) -> Tensor:
+        return torch.randn(*sizes, generator=torch.Generator().manual_seed(sum(sizes)))
+
+    factors = {"a1": (18, 3), "a2": (3, 18), "b1": (24, 3), "b2": (3, 18)}
+    tensors = {f"{role}.weight": draw(*sizes) for role, sizes in factors.items()}
+    plain, old = file_of(tensors), file_of({**tensors, "scalar": torch.tensor(0.25)})
+    one, other = (file.load(file.modules[NAME], draw(24, 18)).dense() for file in (plain, old))
+    torch.testing.assert_close(other, one * 0.25)
