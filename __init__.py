@@ -8,6 +8,8 @@ __version__ = "0.1.0"
 WEB_DIRECTORY = "./web"
 
 _API = (
+    "AlloyError",
+    "Entry",
     "Merged",
     "Recipe",
     "Stack",

@@ -46,7 +46,8 @@ USAGE = """\
 python alloy.py demo             make three small LoRAs, merge them, prove the result, say where it is
 python alloy.py test [ARGS]      run the tests; ARGS are pytest's, paths count from this folder
 python alloy.py setup [GROUP...] only set up .venv; groups: dev (the tests, the default), lint, peers, browser
-python alloy.py COMMAND ...      any command of lora-alloy; `python alloy.py merge --help` explains one
+python alloy.py COMMAND ...      inspect, analyze, merge, resize, convert, verify, methods;
+                                 `python alloy.py merge --help` explains one
 
 --yes, or LORA_ALLOY_YES=1       do not ask before a large download; LORA_ALLOY_YES=0: never start one
 LORA_ALLOY_TORCH=...             which torch to install: a version, a wheel's path, or arguments for pip
@@ -310,7 +311,7 @@ def pip(arguments: list[str]) -> None:
 
 def pip_install(arguments: list[str], yes: bool | None) -> None:
     """Find out what pip would install, say it, and do it if nobody minds."""
-    say("asking pip what is missing")
+    say("asking pip what is missing; this may take a minute")
     report = HOME / "report.json"
     pip(["--quiet", "--dry-run", "--report", str(report), *arguments])
     found = json.loads(report.read_text(encoding="utf-8"))["install"]

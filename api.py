@@ -11,6 +11,7 @@ import torch
 
 from .analysis.measure import measure
 from .analysis.similarity import Measured
+from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError, StackError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
@@ -55,16 +56,23 @@ def inspect(paths: Path | str | Sequence[Path | str]) -> list[Inspection]:
     return [inspect_file(path) for path in given]
 
 
-def stack_of(entries: StackLike, model: Model | None = None, partial: bool = False) -> Stack:
+def stack_of(
+    entries: StackLike, model: Model | None = None, partial: bool = False, honour_metadata: bool = False
+) -> Stack:
     """A stack from entries: paths, `"file.safetensors:0.8:0.5"`, `(path, strength[, clip])`, or `Entry`.
+
+    A `Stack` is taken as it is, but for scales that are to come from headers.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
     if isinstance(entries, Stack):
-        return entries
-    return build_stack([_entry(one) for one in entries], model, partial)
+        untold = (one.file for one in entries.entries if not one.file.told)
+        if not honour_metadata or not any(file.honouring().told for file in untold):
+            return entries
+        return build_stack(entries.entries, entries.model, True, True)
+    return build_stack([_entry(one) for one in entries], model, partial, honour_metadata)
 
 
 def _entry(given: EntryLike) -> Entry:
@@ -134,7 +142,7 @@ def plan(
         StackError: the entries do not fit together.
     """
     recipe = recipe or Recipe()
-    built = stack_of(stack, model, recipe.partial)
+    built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
     return make_plan(built, recipe, measure(built, progress=progress))
 
 
@@ -159,7 +167,7 @@ def merge(
         RecipeError: the plan is for another stack.
     """
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
-    built = stack_of(stack, model, asked.partial)
+    built = stack_of(stack, model, asked.partial, asked.honour_metadata)
     measured = measure(built, progress=progress)
     decided = recipe if isinstance(recipe, Plan) else make_plan(built, asked, measured)
     patches = tuple(execute(built, decided, progress))

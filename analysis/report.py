@@ -80,7 +80,8 @@ class Analysis:
 
     def text(self, *, has_blocks: bool = False) -> str:
         """The analysis for a terminal; with `has_blocks`, also block by block."""
-        lines = [f"LoRA Alloy: {len(self.parts)} LoRAs for {self.family}", "", *_table(self)]
+        count = len(self.parts)
+        lines = [f"LoRA Alloy: {count} LoRA{'s' * (count != 1)} for {self.family}", "", *_table(self)]
         lines += ["", *pair_lines(self.pairs)]
         if has_blocks:
             lines += ["", *_block_table(self)]

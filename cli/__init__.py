@@ -8,7 +8,7 @@ from types import MappingProxyType
 from .. import __version__
 from ..core.errors import AlloyError, SaveError
 from ..core.params import unknown
-from .console import printable, put
+from .console import printable, program, put
 from .stopping import interruptible
 
 COMMANDS: Mapping[str, str] = MappingProxyType(
@@ -25,11 +25,11 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 )
 
 USAGE = """\
-usage: lora-alloy COMMAND ...
+usage: {program} COMMAND ...
 
 {commands}
 
-`lora-alloy COMMAND --help` explains one. A LoRA with its strengths is written FILE[:STRENGTH[:CLIP]].
+`{program} COMMAND --help` explains one. A LoRA with its strengths is written FILE[:STRENGTH[:CLIP]].
 """
 
 
@@ -61,7 +61,7 @@ def _ended(words: str, code: int) -> int:
 def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         listed = "\n".join(f"  {name:<9} {what}" for name, what in COMMANDS.items())
-        put(sys.stdout if words else sys.stderr, USAGE.format(commands=listed))
+        put(sys.stdout if words else sys.stderr, USAGE.format(program=program(), commands=listed))
         return 0 if words else 1
     if words[0] in ("--version", "-V"):
         put(sys.stdout, f"LoRA Alloy {__version__}\n")

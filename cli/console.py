@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
@@ -15,6 +16,14 @@ LINE_LIMIT = 4000
 WORD_LIMIT = 400
 KEPT = 120
 REFRESH = 0.1
+
+
+def program() -> str:
+    """What the user typed to get here, for messages that say what to type next."""
+    started = Path(sys.argv[0]).resolve()
+    ours = {"alloy.py": "python alloy.py", "__main__.py": "python -m lora_alloy"}
+    is_ours = started.parent == Path(__file__).resolve().parent.parent
+    return ours.get(started.name, "lora-alloy") if is_ours else "lora-alloy"
 
 
 def printable(text: str) -> str:

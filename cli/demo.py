@@ -11,7 +11,7 @@ from ..core.wholefile import refuse_place
 from ..lora.file import open_lora
 from ..lora.sample import INK, MARK, ROBOT, SAMPLES, WATERCOLOR, write_sample
 from ..lora.stack import Entry
-from .console import Console
+from .console import Console, program
 from .merge import proof_lines, result
 from .merge_page import merge_page
 from .options import read_text, refuse_outputs
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     write_text(folder / REPORT, merge_page(merged.report, merged.plan, proof, "comfyui"))
     console.say(f"Report: {(folder / REPORT).absolute()}")
     console.say(
-        "\nNow with your own: lora-alloy merge a.safetensors b.safetensors:0.8 -o merged --html report.html"
+        f"\nNow with your own: {program()} merge a.safetensors b.safetensors:0.8 -o merged --html report.html"
     )
     write_json(options.json, "demo", {**result(merged, proof), "folder": folder.absolute()}, console)
     return 0

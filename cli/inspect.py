@@ -47,7 +47,7 @@ def _lines(one: Inspection) -> list[str]:
         "family": one.title,
         "written by": f"{one.trainer.name}: {one.trainer.evidence}" if one.trainer else "",
         "rank": _counts(one.ranks) if len(one.ranks) != 1 else str(next(iter(one.ranks))),
-        "scale": _scale(one),
+        "scale": _scale(one) if one.ranks else "",
         "dtype": ", ".join(one.dtypes) if len(one.dtypes) == 1 else _counts(one.dtypes),
         "targets": _targets(one),
         "tensors": _tensors(one),

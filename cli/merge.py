@@ -121,7 +121,7 @@ def _show_plan(options: argparse.Namespace, recipe: Recipe | Plan, console: Cons
         raise UsageError("`--plan-only` writes no LoRA and no report: leave out `-o`, `--html` and `--plan`.")
     entries = read_entries(options.entries, options.preserve)
     refuse_outputs(json_path(options.json), _inputs(options, entries), is_forced=options.force)
-    stack = stack_of(entries, read_base(options), recipe.partial)
+    stack = stack_of(entries, read_base(options), recipe.partial, recipe.honour_metadata)
     plan = make_plan(stack, recipe, measure(stack, progress=console.progress))
     for line in _plan_lines(plan):
         console.say(line)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from . import COMMANDS
-from .console import Console
+from .console import Console, program
 from .options import Parser, add_common
 
 
@@ -15,7 +15,7 @@ def run(name: str, words: Sequence[str]) -> int:
         AlloyError: whatever a user can do something about.
     """
     command = import_module(f".{name}", __package__)
-    parser = Parser(prog=f"lora-alloy {name}", description=COMMANDS[name], allow_abbrev=False)
+    parser = Parser(prog=f"{program()} {name}", description=COMMANDS[name], allow_abbrev=False)
     command.add_arguments(parser)
     add_common(parser)
     try:

@@ -15,6 +15,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -120,7 +121,7 @@ def open_tensors(path: Path) -> TensorFile:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise FileError(f"`{path}` does not exist; check the name and the folder.") from None
+        raise FileError(f"`{path}` does not exist; {_advice(path)}") from None
     except OSError as problem:
         raise FileError(f"`{path}` cannot be opened ({problem.strerror}); check its permissions.") from None
     except ValueError:  # a null, or half a character
@@ -139,6 +140,18 @@ def open_tensors(path: Path) -> TensorFile:
     except OSError as problem:
         reason = problem.strerror or str(problem)
         raise FileError(f"`{path}` cannot be read ({reason}); check its permissions and its disk.") from None
+
+
+def _advice(path: Path) -> str:
+    """What to do about a name that no file has."""
+    try:
+        suffixes = (".safetensors", *PICKLED)
+        there = sorted(each.name for each in path.parent.iterdir() if each.suffix.lower() in suffixes)
+    except OSError:
+        there = []
+    whole = f"{path.name}.safetensors"
+    near = [whole] if whole in there else get_close_matches(path.name, there, n=1)
+    return f"did you mean `{near[0]}`?" if near else "check the name and the folder."
 
 
 def _open_safetensors(path: Path, stream: BinaryIO, head: bytes, stamp: Stamp) -> TensorFile:

@@ -1,16 +1,19 @@
-"""Where a file's scale comes from: stored alphas, none, or a header that loaders do not look at.
+"""Where a file's scale comes from: stored alphas, none, or words that loaders do not look at; and what is odd.
 
 An alpha tensor gives alpha / rank. Without one the scale is 1, whatever the header says: that is what every
-loader applies, so a merge does too, and the difference is reported (`spec/comfyui-contract.md` §3.2).
+loader applies, so a merge does too unless it is told otherwise, and the difference is reported
+(`spec/comfyui-contract.md` §3.2).
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 
-from .file import LoraFile
-from .headers import cut, number, parsed
+from .file import NO_FACTORS, LoraFile
+from .headers import cut, number
+from .told import Told, groups, told_scales
+
+SHOWN = 3
 
 _LIMITED = ("oft", "boft")  # their alpha limits a rotation and scales nothing; 0 is no limit
 
@@ -34,13 +37,17 @@ def find_alphas(file: LoraFile, *, read_values: bool) -> tuple[Alphas, list[str]
     """What a file says of its scale, and what is odd about it, in sentences."""
     stored = sum("alpha" in module.roles for module in file.modules.values())
     scales, problems = _scales(file) if read_values else ({}, [])
-    problems += _header_alphas(file.tensors.metadata, file, stored)
+    told, unread = told_scales(file.modules, file.tensors, file.path)
+    problems += [_told(one, names, file) for one, names in groups(told)][:SHOWN]
+    problems += unread
+    problems += _orphans(file)
     return Alphas(stored, len(file.modules) - stored, scales), problems
 
 
 def _scales(file: LoraFile) -> tuple[dict[float, int], list[str]]:
     scales: Counter[float] = Counter()
     zero, broken = [], []
+    stored: list[tuple[float, int]] = []
     for name, module in file.modules.items():
         if "alpha" not in module.roles or module.format in _LIMITED:
             continue
@@ -49,6 +56,7 @@ def _scales(file: LoraFile) -> tuple[dict[float, int], list[str]]:
             broken.append(name)
             continue
         scales[float(f"{alpha / module.rank:.6g}")] += 1
+        stored.append((alpha, module.rank))
         if alpha == 0.0:
             zero.append(name)
     problems = []
@@ -62,45 +70,59 @@ def _scales(file: LoraFile) -> tuple[dict[float, int], list[str]]:
             f"Alpha is not a finite number in {_of(len(broken), file)}, the first `{cut(broken[0])}`: the"
             " file is damaged. Get it again."
         )
+    problems += _traps(file, stored)
     return dict(sorted(scales.items())), problems
+
+
+def _traps(file: LoraFile, stored: list[tuple[float, int]]) -> list[str]:
+    """Alphas that are one number where it should not be the same, or not be 1."""
+    alphas, ranks = {alpha for alpha, _ in stored}, {rank for _, rank in stored}
+    if len(alphas) != 1 or alphas == {0.0}:
+        return []
+    alpha, least, most = alphas.pop(), min(ranks), max(ranks)
+    if least != most:
+        return [
+            f"Every alpha is {alpha:g}, and ranks go from {least} to {most}, so scales go from {alpha / least:g}"
+            f" down to {alpha / most:g}. If its trainer meant one scale for all, the modules of low rank come"
+            " out too strong in every loader."
+        ]
+    if alpha == 1.0 and most > 1 and number(file.tensors.metadata.get("ss_network_alpha")) != 1.0:
+        return [
+            f"Every alpha is 1 at rank {most}, a scale of 1/{most}, and the header does not say that it was"
+            f" trained so. Some programs write 1 where a file had no alpha; if it looks too weak, give it"
+            f" {most} times the strength."
+        ]
+    return []
 
 
 def _of(count: int, file: LoraFile) -> str:
     return f"{count} of {len(file.modules)} modules"
 
 
-def _header_alphas(metadata: Mapping[str, str], file: LoraFile, stored: int) -> list[str]:
-    """Scales that only the header knows of: no loader applies them, ComfyUI's included."""
-    if stored == len(file.modules):
+def _told(told: Told, names: list[str], file: LoraFile) -> str:
+    """What only words know of the scale: no loader applies it, ComfyUI's included."""
+    says = f"alpha {told.alpha:g} at rank {told.rank:g}, which is a scale of {told.scale:g}"
+    if told.is_over_whole:
+        return (
+            f"{_of(len(names), file)} are LoKr with both matrices whole, where loaders leave alpha out;"
+            f" {told.source} is {says}. If its trainer applied that, loaders render it {1 / told.scale:g} times"
+            f" too strong: lower its strength to {told.scale:g}, or merge with `--honour-metadata`."
+        )
+    known = (
+        f"{told.source} says {says}, but {_of(len(names), file)} store no alpha: loaders apply them at scale 1,"
+        " and so does a merge."
+    )
+    if not told.fits:
+        return f"{known} Their factors are of another rank, so these words may be of another file."
+    return (
+        f"{known} If the file looks too {'strong' if told.scale < 1 else 'weak'}, multiply its strength by"
+        f" {told.scale:g}, or merge with `--honour-metadata`."
+    )
+
+
+def _orphans(file: LoraFile) -> list[str]:
+    orphans = [one.tensor for one in file.accounts if one.reason == NO_FACTORS]
+    if not orphans:
         return []
-    found = [
-        f"{where} says alpha {alpha:g} at rank {rank:g}, which is a scale of {alpha / rank:g}"
-        for where, alpha, rank in (*_adapter_alphas(metadata), *_kohya_alpha(metadata))
-        if rank > 0 and alpha != rank
-    ]
-    if not found:
-        return []
-    return [
-        f"{found[0]}, but {_of(len(file.modules) - stored, file)} store no alpha: loaders apply them at scale"
-        " 1, and so does a merge. If the file looks too strong, lower its strength by that scale."
-    ]
-
-
-def _kohya_alpha(metadata: Mapping[str, str]) -> list[tuple[str, float, float]]:
-    alpha, rank = (number(metadata.get(f"ss_network_{what}")) for what in ("alpha", "dim"))
-    return [("`ss_network_alpha` in the header", alpha, rank)] if alpha is not None and rank else []
-
-
-def _adapter_alphas(metadata: Mapping[str, str]) -> list[tuple[str, float, float]]:
-    told = parsed(metadata.get("lora_adapter_metadata", ""))
-    if not isinstance(told, dict):
-        return []
-    found = []
-    for key, value in told.items():
-        owner, _, name = key.rpartition(".")
-        alpha, rank = number(value), number(told.get(f"{owner}.r" if owner else "r"))
-        if name == "lora_alpha" and alpha is not None and rank:
-            if told.get(f"{owner}.use_rslora" if owner else "use_rslora") is True:
-                alpha *= rank**0.5
-            found.append((f"`{cut(key)}` of `lora_adapter_metadata` in the header", alpha, rank))
-    return found
+    what = "An alpha belongs" if len(orphans) == 1 else f"{len(orphans)} alphas belong"
+    return [f"{what} to no factors, the first `{cut(orphans[0])}`: no effect in any loader."]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -18,16 +18,20 @@ from ..core.text import whole
 from . import keys
 from .factors import Delta
 from .formats import FORMATS, Format, Module, Problem, ia3, others
+from .told import Told, told_scales
 
 SHOWN = 4
-# Why a role may be left when all modules are made.
-_STRAYS = {
+NO_FACTORS = "an alpha without factors: no effect"
+_STRAY = {
+    "alpha": NO_FACTORS,
+    "scalar": "a scalar without factors: no effect",
     "rescale": "OFT's rescaling, which ComfyUI loads and does not apply",
     "dora": "DoRA magnitudes without factors: no effect",
     "magnitude": "DoRA magnitudes without factors: no effect",
     "scaled": "a mark of OFT without its rotations: no effect",
     "bm": "GLoRA's Tucker core without its factors: no effect",
 }
+_UNUSED = "belongs to no factors beside it: no effect"
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ class LoraFile:
         unread: modules that are recognised but not read, with the reason.
         accounts: one for every tensor of the file.
         families: the model families its names and shapes may belong to, the likeliest first.
+        told: the scales of modules that come from words in its header or beside it; empty unless they are
+            honoured.
     """
 
     def __init__(self, label: str, path: Path | None, tensors: TensorFile, sha256: str | None = None) -> None:
@@ -63,6 +69,7 @@ class LoraFile:
             module.name: module.widths for module in self.modules.values() if module.parameter == "weight"
         }
         self.families = keys.candidates(shapes)
+        self.told: Mapping[str, Told] = MappingProxyType({})
 
     @cached_property
     def sha256(self) -> str:
@@ -79,6 +86,22 @@ class LoraFile:
         kept = {name: module for name, module in self.modules.items() if name not in names}
         narrowed.modules = MappingProxyType(kept)
         return narrowed
+
+    def honouring(self) -> "LoraFile":
+        """This file with the scales that its header, or the settings beside it, tell where it stores no alpha.
+
+        Loaders do not apply them, so no file does unless it is asked to.
+        """
+        told, _ = told_scales(self.modules, self.tensors, self.path)
+        made = copy(self)
+        made.told = MappingProxyType({key: one for key, one in told.items() if one.fits})
+        made.modules = MappingProxyType(
+            {
+                key: replace(module, gain=made.told[key].scale) if key in made.told else module
+                for key, module in self.modules.items()
+            }
+        )
+        return made
 
     def load(self, module: Module, base: Tensor | None = None) -> Delta:
         """The delta of one module.
@@ -171,7 +194,8 @@ def _recognised(
                 (damage if made.is_damage else unread).append(made)
                 accounts += (Account(info.name, "skipped", made.text) for info in roles.values())
                 roles = {}
-        accounts += _strays(roles, foreign_modules.get(name))
+        made_of = [modules[key].format for key in (name, f"{name}.bias") if key in modules]
+        accounts += _strays(roles, foreign_modules.get(name), made_of)
     if damage:
         raise _damaged(label, tensors, damage)
     for name in rest:
@@ -200,13 +224,14 @@ def _modules(name: str, roles: Mapping[str, TensorInfo]) -> Iterator[Module | Pr
             roles = {role: info for role, info in roles.items() if role not in made.roles}
 
 
-def _strays(roles: Mapping[str, TensorInfo], foreign: str | None) -> list[Account]:
+def _strays(roles: Mapping[str, TensorInfo], foreign: str | None, made_of: list[str]) -> list[Account]:
+    """Why roles are left over that no format took."""
+    reasons = dict(_STRAY)
+    for name in made_of:
+        reasons |= getattr(_format(name), "UNREAD", {})
     if foreign:
-        return [Account(info.name, "skipped", f"belongs to {foreign}: not read") for info in roles.values()]
-    return [
-        Account(info.name, "skipped", _STRAYS.get(role, "an alpha without factors: no effect"))
-        for role, info in roles.items()
-    ]
+        reasons = dict.fromkeys(roles, f"belongs to {foreign}: not read")
+    return [Account(info.name, "skipped", reasons.get(role, _UNUSED)) for role, info in roles.items()]
 
 
 def _damaged(label: str, tensors: TensorFile, damage: list[Problem]) -> FileError:
@@ -224,13 +249,11 @@ def _not_a_lora(label: str, tensors: TensorFile) -> FileError:
     if others.looks_like_checkpoint(names):
         return FileError(
             f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load"
-            f" it as the"
-            " base model, and name a LoRA file here."
+            " it as the base model, and name a LoRA file here."
         )
     ends = Counter(name.rsplit(".", 1)[-1] for name in names).most_common(3)
     kinds = ", ".join(f"`.{end}` ({count})" for end, count in ends)
     return FileError(
         f"`{tensors.path}` has no LoRA factors: its {len(names):,} tensors end in {kinds}. It is of a"
-        f" format we do"
-        " not read, or no LoRA."
+        " format we do not read, or no LoRA."
     )

@@ -162,8 +162,7 @@ class Table:
             more = f"; and {len(self._problems) - SHOWN} more" if len(self._problems) > SHOWN else ""
             raise StackError(
                 f"The stack does not fit together: {shown}{more}. These LoRAs are for different models, or"
-                f" damaged;"
-                " keep those of one model."
+                " damaged; keep those of one model."
             )
         order = sorted(groups, key=lambda group: (group.target.is_clip, _natural(group.target)))
         return tuple(order)
@@ -236,7 +235,10 @@ class Table:
         weight_shape: tuple[int, ...] | None,
         entries: Sequence[Entry],
     ) -> Group:
-        shape = taken[0].shape
+        # A flat convolution does not show its kernel: another file does, or the family knows it.
+        shape = max((contribution.shape for contribution in taken), key=len)
+        if self.family and target.part is None:
+            shape = keys.unflattened(target.weight, shape, self.family)
         if weight_shape is not None:
             expected = list(weight_shape)
             if target.part:

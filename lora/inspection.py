@@ -122,6 +122,7 @@ def inspect_file(path: Path | str, *, read_alphas: bool = True) -> Inspection:
             *_unread(file),
             *_base_needed(file),
             *alpha_problems,
+            *_beyond_comfyui(file),
             *_family_problems(metadata, file),
             *_unknown_tensors(unknown),
         ),
@@ -148,7 +149,32 @@ def _formats(file: LoraFile) -> dict[str, int]:
     return dict(counts)
 
 
+def _beyond_comfyui(file: LoraFile) -> list[str]:
+    """Where ComfyUI's loader renders the file otherwise than a merge at the same strength."""
+    modules = file.modules.values()
+    told = (
+        (
+            sum("scalar" in module.roles for module in modules),
+            "come with a scalar, as old LyCORIS files do: it was part of the training and is applied; ComfyUI's"
+            " loader leaves it out",
+        ),
+        (
+            sum("bias" in module.roles for module in modules),
+            "are biases of an up factor, as PEFT trains them: they are added to the layers' own; ComfyUI's loader"
+            " leaves most of them out",
+        ),
+        (
+            sum("set" in module.roles for module in modules),
+            "replace a weight: a merge needs the base weight for them and scales the change by the strength, where"
+            " ComfyUI's loader replaces at any strength",
+        ),
+    )
+    return [f"{count} of {len(file.modules)} modules {what}." for count, what in told if count]
+
+
 def _family_problems(metadata: Mapping[str, str], file: LoraFile) -> list[str]:
+    if not file.modules:
+        return []
     if not file.families:
         return [
             "Its names and shapes are of no model family known here. It still merges, by module name, with"

@@ -17,6 +17,7 @@ from .formats import Problem
 from .grouping import Table, led
 from .keys import Family
 from .target import Target
+from .told import groups
 
 RELEASE_EVERY = 64
 STRENGTH_LIMIT = 1e6  # what the squares of energies can bear, and far beyond any use
@@ -88,19 +89,28 @@ class Stack:
         return [one.load(self.entries[one.entry].file, self.model) for one in group.contributions]
 
 
-def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: bool = False) -> Stack:
+def build_stack(
+    entries: Sequence[Entry],
+    model: Model | None = None,
+    partial: bool = False,
+    honour_metadata: bool = False,
+) -> Stack:
     """Resolve entries into groups of shared targets.
 
     Args:
         entries: at least one.
         model: what the host knows of the base model; None resolves by family, or by module name alone.
         partial: go on without the modules that are not read; otherwise they stop the merge.
+        honour_metadata: take scales from headers where files store none, which loaders do not.
 
     Raises:
         StackError: nothing is left to merge, or entries do not fit together, or modules cannot be read.
     """
     notes: list[str] = []
+    if honour_metadata:
+        entries = [replace(entry, file=entry.file.honouring()) for entry in entries]
     kept = _without_idle(_added_up(entries, notes), notes)
+    notes += (note for entry in kept for note in _honoured(entry))
     if not kept:
         raise StackError(
             "The stack is empty, or its strengths are 0 or add up to 0: name at least one LoRA with a strength"
@@ -126,7 +136,7 @@ def build_stack(entries: Sequence[Entry], model: Model | None = None, partial: b
 
 def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     """Entries with one content become one, their strengths added; the fields say so to the user."""
-    alike: dict[tuple[str, bool], list[Entry]] = {}
+    alike: dict[tuple[str, bool, bool], list[Entry]] = {}
     for entry in entries:
         for value in (entry.strength, entry.clip_strength):
             if value is not None and not isfinite(value):
@@ -136,7 +146,7 @@ def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
                     f"The strength of `{entry.file.label}` is {value:g}; it must lie between"
                     f" {-STRENGTH_LIMIT:g} and {STRENGTH_LIMIT:g}."
                 )
-        alike.setdefault((entry.file.sha256, entry.preserve), []).append(entry)
+        alike.setdefault((entry.file.sha256, entry.preserve, bool(entry.file.told)), []).append(entry)
     added = [_added(ones) for ones in alike.values()]
     for ones, entry in zip(alike.values(), added, strict=True):
         if len(ones) > 1:
@@ -166,6 +176,14 @@ def _without_idle(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     return kept
 
 
+def _honoured(entry: Entry) -> Iterator[str]:
+    for told, names in groups(entry.file.told):
+        yield (
+            f"`{entry.file.label}`: {len(names)} of {len(entry.file.modules)} modules take a scale of"
+            f" {told.scale:g} from {told.source}, as asked; loaders apply 1."
+        )
+
+
 def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool, notes: list[str]) -> None:
     sentences = []
     for entry in entries:
@@ -181,8 +199,7 @@ def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool,
         if odd:
             notes.append(
                 f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first `{odd[0]}`;"
-                f" they are"
-                " left out."
+                " they are left out."
             )
     if sentences and not partial:
         raise StackError(
@@ -228,8 +245,7 @@ def _common_family(entries: Sequence[Entry]) -> Family | None:
     found = "; ".join(f"{title}: {', '.join(labels)}" for title, labels in sorted(sides.items()))
     raise StackError(
         f"The stack mixes LoRAs of {len(sides)} model families, which cannot be merged. {found}. Keep the"
-        f" LoRAs of"
-        " one family."
+        " LoRAs of one family."
     )
 
 
@@ -271,14 +287,12 @@ def _report_unmatched(
             names = [name for name in names if name not in set(text)]
             notes.append(
                 f"`{label}`: {len(text)} of {total} modules are for text encoders, and no CLIP is"
-                f" connected; they are"
-                " left out."
+                " connected; they are left out."
             )
         if names:
             notes.append(
                 f"`{label}`: {len(names)} of {total} modules ({len(names) / total:.0%}) have no place in"
-                f" this model"
-                f" and are left out, the first `{names[0]}`."
+                f" this model and are left out, the first `{names[0]}`."
             )
 
 
@@ -294,6 +308,5 @@ def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model 
     where = "the model has none of their targets" if model else "no target is left"
     return (
         f"Nothing can be merged: the stack holds {found} (`{first}`), and {where}. Load the model these"
-        f" LoRAs were"
-        " trained for."
+        " LoRAs were trained for."
     )

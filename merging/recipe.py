@@ -37,6 +37,8 @@ class Recipe:
         tolerance: the relative error a smaller rank may cost, 0 for none; preserved LoRAs stay exactly.
         dtype: of the result's factors; `auto` is the widest of the inputs.
         partial: go on without modules that are not read.
+        honour_metadata: take scales from headers, and from settings beside files, where files store no alpha;
+            loaders apply 1.
     """
 
     method: str = AUTO
@@ -48,11 +50,13 @@ class Recipe:
     tolerance: Annotated[float, Span(0.0, 1.0)] = 0.0
     dtype: Dtype = "auto"
     partial: bool = False
+    honour_metadata: bool = False
 
     def __post_init__(self) -> None:
         checked(Recipe, asdict(self), "the recipe")
         if self.method != AUTO:
-            METHODS[self.method]
+            if self.method not in METHODS:
+                raise RecipeError(unknown(METHODS.what, self.method, dict.fromkeys([AUTO, *METHODS])))
             object.__setattr__(self, "method", self.method.replace("-", "_"))
 
     @property

@@ -164,7 +164,8 @@ def _lossy(plan: Plan, patches: Sequence[Patch]) -> list[str]:
 
 def _lines(report: Report) -> list[str]:
     width = max(len(source.label) for source in report.sources)
-    lines = [f"LoRA Alloy: {len(report.sources)} LoRAs merged for {report.family}", ""]
+    count = len(report.sources)
+    lines = [f"LoRA Alloy: {count} LoRA{'s' * (count != 1)} merged for {report.family}", ""]
     lines.append(f"{'LoRA':<{width}}  strength    CLIP  targets  rank     norm   left")
     for source in report.sources:
         lines.append(

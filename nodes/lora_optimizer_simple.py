@@ -31,8 +31,7 @@ class LoRAOptimizerSimple:
     CATEGORY = CATEGORY
     DESCRIPTION = (
         "Analyses a stack of LoRAs, merges it weight by weight, and applies the result to model and CLIP."
-        " The report"
-        " says how much of each LoRA is left. Connect `lora_data` to Save Merged LoRA to keep it."
+        " The report says how much of each LoRA is left. Connect `lora_data` to Save Merged LoRA to keep it."
     )
     SEARCH_ALIASES = ("lora merge", "lora optimizer", "merge loras")
     FUNCTION = "execute_simple"
@@ -75,8 +74,14 @@ class LoRAOptimizerSimple:
                         "tooltip": "A further factor on the text encoders' part, for every LoRA alike.",
                     },
                 ),
-                "tuner_data": (TUNER_DATA, {"tooltip": "A tuning result to replay."}),
-                "settings": (OPTIMIZER_SETTINGS, {"tooltip": "Settings instead of the defaults."}),
+                "tuner_data": (
+                    TUNER_DATA,
+                    {"tooltip": "Kept for workflows that have it; this version tunes nothing."},
+                ),
+                "settings": (
+                    OPTIMIZER_SETTINGS,
+                    {"tooltip": "Kept for workflows that have them; followed where this version can."},
+                ),
             },
         }
 
@@ -94,8 +99,7 @@ class LoRAOptimizerSimple:
         if settings is None and tuner_data:
             raise RecipeError(
                 "`tuner_data` is connected, and this version cannot replay a tuning result. Disconnect it"
-                " to merge with"
-                " the defaults."
+                " to merge with the defaults."
             )
         recipe = Recipe() if settings is None else recipe_of(settings)
         done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
@@ -131,8 +135,7 @@ def recipe_of(settings: Mapping[str, Any]) -> Recipe:
     if refused:
         raise RecipeError(
             f"The settings ask for what this version does not do: {'; '.join(refused)}. Set them back;"
-            f" nothing was"
-            " merged."
+            " nothing was merged."
         )
     floor = settings.get("auto_strength_floor")
     return Recipe(

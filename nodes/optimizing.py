@@ -63,7 +63,7 @@ def optimize(
         return Optimized(model, clip, "\n".join([line, *notes]), None)
     _refuse_filters(read)
     known = bridge.read_model(model, clip)
-    stack = build_stack([_entry(entry) for entry in read], known, recipe.partial)
+    stack = build_stack([_entry(entry) for entry in read], known, recipe.partial, recipe.honour_metadata)
     merged = merge(stack, recipe, progress=bridge.progress_bar(2))
     strength = merged.report.suggested_strength if output_strength < 0 else output_strength
     clip_strength = strength * clip_strength_multiplier
@@ -96,9 +96,8 @@ def _entry(given: StackEntry) -> Entry:
     path = bridge.find_lora(given.name)
     if path is None:
         raise StackError(
-            f"No LoRA called {given.name!r:.{NAME_LIMIT}} is installed. Put the file into ComfyUI's `loras` folder, or"
-            f" take the"
-            " entry out of the stack."
+            f"No LoRA called {given.name!r:.{NAME_LIMIT}} is installed. Put the file into ComfyUI's `loras`"
+            " folder, or take the entry out of the stack."
         )
     return Entry(_opened(path), given.strength, given.clip_strength, given.preserve)
 
@@ -114,8 +113,7 @@ def _refuse_filters(entries: Sequence[StackEntry]) -> None:
             if value != "all":
                 raise RecipeError(
                     f"{entry.name!r} asks for {name} `{value}`, which this version cannot merge by. Set it"
-                    f" to `all`;"
-                    " nothing was merged, so that no LoRA acts in another way than asked."
+                    " to `all`; nothing was merged, so that no LoRA acts in another way than asked."
                 )
 
 

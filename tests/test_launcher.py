@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -11,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from lora_alloy.cli import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 GIGABYTE = 1_000_000_000
@@ -40,6 +43,10 @@ def test_without_a_command_it_explains_itself_and_installs_nothing(launcher, wor
     assert launcher().main(words) == 0
     assert "python alloy.py demo" in capsys.readouterr().out
     assert not (tmp_path / "home").exists()
+
+
+def test_its_usage_names_every_command(launcher):
+    assert set(COMMANDS) <= set(re.findall(r"\w+", launcher().USAGE))
 
 
 @pytest.mark.parametrize(

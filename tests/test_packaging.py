@@ -95,6 +95,18 @@ def test_the_readme_starts_with_the_two_commands():
     ]
 
 
+def test_type_checkers_see_the_functions_that_are_looked_up_lazily():
+    stub = ast.parse((ROOT / "__init__.pyi").read_text(encoding="utf-8"))
+    shown = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    real = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
+    lazy = next(
+        node.value
+        for node in real.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_API"
+    )
+    assert tuple(shown) == ast.literal_eval(lazy)
+
+
 def test_the_wheel_holds_every_package_the_scripts_and_the_licence(project, tmp_path):
     there = all(importlib.util.find_spec(name) for name in ("pip", "setuptools"))
     if not there or int(importlib.metadata.version("setuptools").split(".")[0]) < 77:
@@ -111,6 +123,7 @@ def test_the_wheel_holds_every_package_the_scripts_and_the_licence(project, tmp_
     names = set(zipfile.ZipFile(wheel).namelist())
     shown = [path.relative_to(ROOT) for path in (ROOT / "web").rglob("*") if path.suffix in (".js", ".md")]
     assert {f"lora_alloy/{path.as_posix()}" for path in shown} <= names
+    assert {"lora_alloy/py.typed", "lora_alloy/__init__.pyi"} <= names
     for package in project["tool"]["setuptools"]["packages"]:
         assert any(name.startswith(package.replace(".", "/") + "/") for name in names), package
     assert any(name.endswith("/licenses/LICENSE") for name in names)

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..factors import Delta
-from . import boft, diff, dora, glora, ia3, lora, oft, oft_peft, others
+from . import boft, diff, dora, glora, ia3, loha, lokr, lora, oft, oft_peft, others, replacement
 from .module import Module, Problem
 
 
 class Format(Protocol):
-    """What a format's module exports."""
+    """What a format's module exports; `UNREAD` too, role → why it is left over, where it has such roles."""
 
     NAME: str
 
@@ -40,14 +40,15 @@ class Format(Protocol):
         ...
 
 
-# Where a module has several, ComfyUI takes the difference, else the last that it looks for.
-FORMATS: tuple[Format, ...] = (diff, boft, oft, glora, lora, oft_peft, ia3)  # type: ignore[assignment]
+# Where a module is stored twice, ComfyUI takes the last that it finds; this is its order, the last first.
+FORMATS: tuple[Format, ...] = (replacement, diff, boft, oft, glora, lokr, loha, lora, oft_peft, ia3)  # type: ignore[assignment]
 
 _TITLES = {
     "boft": "BOFT",
     "diff": "full difference",
     "glora": "GLoRA",
     "ia3": "(IA)³",
+    "replacement": "replaced weight",
     "lora": "LoRA",
     "oft": "OFT",
     "oft_peft": "OFT of PEFT's kind",

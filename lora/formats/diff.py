@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..full import Dense
+from . import values
 from .module import Module, Problem
-from .values import factor
 
 NAME = "diff"
 
@@ -48,5 +48,5 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Den
         FileError: it holds no floating-point numbers.
     """
     (info,) = module.roles.values()
-    matrix = factor(tensors, info)
+    matrix = values.factor(tensors, info)
     return Dense(matrix.reshape(matrix.shape[0], -1), 1.0, info.shape)

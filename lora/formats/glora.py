@@ -16,7 +16,7 @@ from ..factors import Delta
 from ..full import Dense
 from . import dora
 from .module import Module, Problem
-from .values import factor, number
+from .values import factor, number_problem, scale
 
 NAME = "glora"
 REASON = "GLoRA's map of the base weight"
@@ -45,12 +45,14 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     if laid is None:
         listed = ", ".join(f"{role} {shape}" for role, shape in shapes.items())
         return Problem(name, f"has GLoRA factors that do not multiply: {listed}", is_damage=True)
-    if "alpha" in roles and roles["alpha"].shape not in ((), (1,)):
-        return Problem(name, f"has an alpha of shape {roles['alpha'].shape}, not one number", is_damage=True)
+    if problem := number_problem(roles):
+        return Problem(name, problem, is_damage=True)
     rank, shape = laid
     if problem := dora.problem(name, roles, shape):
         return problem
-    taken = {role: info for role, info in roles.items() if role in (*_FACTORS, "alpha", *dora.ROLES)}
+    taken = {
+        role: info for role, info in roles.items() if role in (*_FACTORS, "alpha", "scalar", *dora.ROLES)
+    }
     reason = " and ".join(filter(None, (REASON, dora.reason(roles))))
     note = dora.note(roles, shape[0])
     return Module(name, NAME, MappingProxyType(taken), rank, shape, base_reason=reason, note=note)
@@ -84,6 +86,5 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Del
     if _is_old(module):
         a1, a2, b1, b2 = a2, a1, b2, b1
     mapped = torch.einsum("oi...,ij->oj...", torch.einsum("oi...,ij->oj...", base, a1), a2)
-    scale = number(tensors, module.roles["alpha"]) / module.rank if "alpha" in module.roles else 1.0
-    inner = Dense(mapped.flatten(1) + b1 @ b2, scale, module.shape)
+    inner = Dense(mapped.flatten(1) + b1 @ b2, scale(module, tensors, module.rank), module.shape)
     return dora.applied(inner, module, tensors, base)

@@ -1,6 +1,7 @@
 """LoRA (arXiv:2106.09685) in all its spellings, linear and convolution, with LoCon's Tucker mid.
 
-`delta = scale · up @ down`, scale = alpha / rank, 1 without alpha (`spec/comfyui-contract.md` §3.1-3.2).
+`delta = scale · up @ down`, scale = alpha / rank, 1 without alpha (`spec/comfyui-contract.md` §3.1-3.2). The up may
+come with a bias, as PEFT's `lora_bias` makes it: a delta of the layer's own bias, at the same scale.
 """
 
 import re
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..factors import Delta, LowRank
-from . import dora
+from ..full import Dense
+from . import dora, values
 from .module import Module, Problem
-from .values import factor, number
 
 NAME = "lora"
 
@@ -33,43 +34,63 @@ _SUFFIXES: dict[str, str] = {
     ".lora_B": "up",
     ".lora_A": "down",
     ".alpha": "alpha",
+    ".scalar": "scalar",
     **dora.SUFFIXES,
     ".lora_B.bias": "bias",
     ".reshape_weight": "reshape",
 }
 # PEFT puts the adapter's name in between: `….lora_A.default.weight`.
 _ADAPTER = re.compile(
-    r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>\w+)(?P<end>\.weight)?$"
+    r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>\w+)(?P<end>\.weight|(?<!A)\.bias)?$"
 )
-_ROLES = {"up", "down", "mid", "alpha", *dora.ROLES}
+_ROLES = {"up", "down", "mid", "alpha", "scalar", *dora.ROLES}
 _SIDES = {"A": "down", "B": "up", "magnitude_vector": "magnitude"}
+# XLabs' processors of Flux: the first of a double block is for the image, the second for the text.
+_PROCESSOR = re.compile(
+    r"^(?P<block>(?:.+\.)?(?:double|single)_blocks\.\d+\.)processor\."
+    r"(?P<layer>(?:qkv|proj)_lora[12]?)\.(?P<side>up|down)\.weight$"
+)
+_PROCESSED = {
+    "qkv_lora1": "img_attn.qkv",
+    "proj_lora1": "img_attn.proj",
+    "qkv_lora2": "txt_attn.qkv",
+    "proj_lora2": "txt_attn.proj",
+    "qkv_lora": "linear1_qkv",
+    "proj_lora": "linear2",
+}
 _ENDINGS = re.compile("(?:" + "|".join(map(re.escape, sorted(_SUFFIXES, key=len, reverse=True))) + ")$")
 
 
 def split(tensor_name: str) -> tuple[str, str] | None:
     """The module and the role of a tensor, or None if the name is no spelling of a LoRA."""
+    if processor := _PROCESSOR.match(tensor_name):
+        return processor["block"] + _PROCESSED[processor["layer"]], processor["side"]
     if ending := _ENDINGS.search(tensor_name):
         return tensor_name[: ending.start()], _SUFFIXES[ending.group()]
     if named := _ADAPTER.match(tensor_name):
-        return named["module"], _SIDES[named["side"]]
+        return named["module"], "bias" if named["end"] == ".bias" else _SIDES[named["side"]]
     return None
 
 
 def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | None:
     """The module these tensors make up, what is wrong with them, or None if they are no LoRA."""
     if "up" not in roles and "down" not in roles:
-        return None
+        return _bias(name, roles) if "bias" in roles else None
     if "up" not in roles or "down" not in roles:
         here, gone = ("up", "down") if "up" in roles else ("down", "up")
         return Problem(name, f"has the {here} factor but not the {gone} factor", is_damage=True)
-    for role, what in (("bias", "a bias"), ("reshape", "a wider base weight")):
+    for role, what in (("reshape", "a wider base weight"),):
         if role in roles:
             return Problem(name, f"comes with {what}, which this version does not read", is_damage=False)
+    if "bias" in roles and "alpha" in roles:
+        return Problem(
+            name, "comes with a bias and an alpha, and no program says how they meet", is_damage=False
+        )
     up, down, mid = roles["up"].shape, roles["down"].shape, roles["mid"].shape if "mid" in roles else None
     if problem := _shape_problem(up, down, mid):
         return Problem(name, problem, is_damage=True)
-    if "alpha" in roles and roles["alpha"].shape not in ((), (1,)):
-        return Problem(name, f"has an alpha of shape {roles['alpha'].shape}, not one number", is_damage=True)
+    if problem := values.number_problem(roles):
+        return Problem(name, problem, is_damage=True)
     kernel = mid[2:] if mid else down[2:]
     shape = (up[0], down[1], *kernel)
     if problem := dora.problem(name, roles, shape):
@@ -77,6 +98,14 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     taken = MappingProxyType({role: info for role, info in roles.items() if role in _ROLES})
     reason, note = dora.reason(roles), dora.note(roles, up[0])
     return Module(name, NAME, taken, down[0], shape, base_reason=reason, note=note)
+
+
+def _bias(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem:
+    """What an up's bias makes of the layer's own."""
+    shape = roles["bias"].shape
+    if len(shape) != 1 or 0 in shape:
+        return Problem(name, f"has a bias of shape {shape}", is_damage=True)
+    return Module(name, NAME, MappingProxyType({"bias": roles["bias"]}), 1, shape, "bias")
 
 
 def _shape_problem(up: tuple[int, ...], down: tuple[int, ...], mid: tuple[int, ...] | None) -> str:
@@ -96,15 +125,18 @@ def _shape_problem(up: tuple[int, ...], down: tuple[int, ...], mid: tuple[int, .
 def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Delta:
     """The module's delta in factors, as stored, a mid folded into the down; dense with DoRA's magnitudes.
 
+    A bias is dense.
+
     Raises:
-        FileError: a factor or the alpha is of a dtype that cannot be read, or alpha is not a finite number.
+        FileError: a factor or the scale cannot be read.
     """
-    roles = module.roles
-    up = factor(tensors, roles["up"]).flatten(1)
-    down = factor(tensors, roles["down"])
-    if "mid" in roles:
-        mid = factor(tensors, roles["mid"]).float()
-        down = torch.einsum("ab...,bi->ai...", mid, down.float().flatten(1))
-    scale = number(tensors, roles["alpha"]) / module.rank if "alpha" in roles else 1.0
     assert module.shape is not None
-    return dora.applied(LowRank(up, down.flatten(1), scale, module.shape), module, tensors, base)
+    if module.parameter == "bias":
+        return Dense(values.factor(tensors, module.roles["bias"])[:, None], module.gain, module.shape)
+    up, down = (values.factor(tensors, module.roles[role]) for role in ("up", "down"))
+    if "mid" in module.roles:
+        mid = values.factor(tensors, module.roles["mid"]).float()
+        down = torch.einsum("ab...,bi->ai...", mid, down.float().flatten(1))
+    scale = values.scale(module, tensors, module.rank)
+    delta = LowRank(up.flatten(1), down.flatten(1), scale, module.shape)
+    return dora.applied(delta, module, tensors, base)

@@ -26,6 +26,7 @@ class Module:
         outputs: the rows of the delta where `shape` is None, 0 if only the base tells them.
         inputs: the columns of the delta where `shape` is None, 0 if only the base tells them.
         note: what the user should know of how it is read, in words that begin a sentence; empty for nothing.
+        gain: a factor on its scale, from a header that is to be honoured.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Module:
     outputs: int = 0
     inputs: int = 0
     note: str = ""
+    gain: float = 1.0
 
     @property
     def key(self) -> str:

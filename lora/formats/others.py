@@ -1,11 +1,8 @@
 """Tensors of formats that are recognised by name but not read, so that it can be said which they are."""
 
 _KNOWN: tuple[tuple[tuple[str, ...], str], ...] = (
-    ((".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b", ".hada_t1", ".hada_t2"), "LoHa"),
-    ((".lokr_w1", ".lokr_w2", ".lokr_w1_a", ".lokr_w1_b", ".lokr_w2_a", ".lokr_w2_b", ".lokr_t2"), "LoKr"),
     ((".oft_r", ".oft_s", ".boft_R", ".boft_s"), "OFT or BOFT of PEFT's old kind"),
     ((".ia3_l",), "(IA)³ of PEFT's kind"),
-    ((".set_weight",), "replaced weights"),
 )
 _PREFIXES = (("bundle_emb.", "a bundled embedding"), ("_aux.", "slider bookkeeping"))
 # What belongs to a checkpoint, not to a LoRA.

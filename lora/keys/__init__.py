@@ -3,7 +3,7 @@
 from .detection import candidates, detect
 from .names import Family, KeyMap
 from .reading import is_text, loose_name, resolve
-from .table import FAMILIES, NAMINGS, family, key_map, parts, rows, spell
+from .table import FAMILIES, NAMINGS, family, key_map, parts, rows, spell, unflattened
 
 __all__ = [
     "FAMILIES",
@@ -20,4 +20,5 @@ __all__ = [
     "resolve",
     "rows",
     "spell",
+    "unflattened",
 ]

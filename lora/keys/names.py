@@ -68,6 +68,11 @@ class Candidate:
     is_likely: bool
 
 
+def no_kernel(weight: str) -> tuple[int, ...]:
+    """The `kernel` of an architecture without convolutions."""
+    return ()
+
+
 def not_fused(weight: str, rows: int) -> tuple[Part, ...] | None:
     """The `parts` of an architecture without fused weights: none."""
     return None
@@ -78,13 +83,15 @@ class Architecture:
     """One family's file, as the ordered list in `table.py` holds it.
 
     `names` lists every target of the family once; `judge` says whether modules, all of them targets of this
-    family by name, also fit it by shape; `parts` splits the `rows` of a fused weight.
+    family by name, also fit it by shape; `parts` splits the `rows` of a fused weight; `kernel` is that of a
+    convolution's weight, empty for others.
     """
 
     family: Family
     names: Callable[[Family], Iterator[Names]]
     judge: Callable[[Sequence[Module]], Candidate | None]
     parts: Callable[[str, int], tuple[Part, ...] | None] = not_fused
+    kernel: Callable[[str], tuple[int, ...]] = no_kernel
 
 
 def flat(path: str) -> str:

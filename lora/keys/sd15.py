@@ -29,4 +29,4 @@ def judge(modules: Sequence[Module]) -> Candidate | None:
     return UNET.judge(FAMILY, modules)
 
 
-ARCHITECTURE = Architecture(FAMILY, names, judge)
+ARCHITECTURE = Architecture(FAMILY, names, judge, kernel=UNET.kernel)

@@ -1,6 +1,7 @@
 """The families we know, in order, and what is looked up in them: routes, spellings, parts."""
 
 from functools import lru_cache
+from math import prod
 from types import MappingProxyType
 
 from ...core.errors import RecipeError
@@ -76,6 +77,20 @@ def parts(target_weight: str, rows: int, family: Family | None) -> tuple[Part, .
         Parts that cover all rows; None if the weight is not fused, or `rows` does not divide as it should.
     """
     return None if family is None else _BY_KEY[family.key].parts(target_weight, rows)
+
+
+def unflattened(target_weight: str, shape: tuple[int, ...], family: Family) -> tuple[int, ...]:
+    """The shape of a weight that a file may know as a matrix only: LyCORIS flattens kernels into columns.
+
+    Args:
+        target_weight: a `Target.weight`.
+        shape: as the file's factors show it.
+        family: what the weight belongs to.
+    """
+    kernel = _BY_KEY[family.key].kernel(target_weight)
+    if len(shape) != 2 or not kernel or shape[1] % prod(kernel):
+        return shape
+    return shape[0], shape[1] // prod(kernel), *kernel
 
 
 def rows(target_weight: str, family: Family) -> int:

@@ -5,6 +5,7 @@ levels, and the steps within one, `down_blocks.1.resnets.0`. A level is two resi
 up), each followed by a transformer where the level has them, and a change of resolution.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,9 @@ _FRAME = (
     ("time_embed.2", "time_embedding.linear_2"),
     ("out.0", "conv_norm_out"),
     ("out.2", "conv_out"),
+)
+_WIDE = re.compile(
+    rf"^{re.escape(MODEL)}(?:input_blocks\.0\.0|out\.2|.+\.(?:in_layers\.2|out_layers\.3|op|\d\.conv))$"
 )
 _LABEL = (("label_emb.0.0", "add_embedding.linear_1"), ("label_emb.0.2", "add_embedding.linear_2"))
 
@@ -89,6 +93,14 @@ class UNet:
         projections = [m for m in modules if m.target.weight.endswith((".proj_in", ".proj_out"))]
         is_alike = any((len(m.down) == 4) == self.has_conv_projection for m in projections)
         return Candidate(family, self.cross_width in crossing or (not crossing and is_alike))
+
+    def kernel(self, weight: str) -> tuple[int, ...]:
+        """The kernel of a weight, empty if it is a linear map or none of this UNet."""
+        if _WIDE.search(weight):
+            return 3, 3
+        is_narrow = weight.endswith(".skip_connection")
+        is_projection = weight.endswith((".proj_in", ".proj_out")) and weight.startswith(MODEL)
+        return (1, 1) if is_narrow or (is_projection and self.has_conv_projection) else ()
 
     def _down(self) -> Iterator[tuple[str, str]]:
         step = 1

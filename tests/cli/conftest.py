@@ -1,6 +1,7 @@
 """Runs the command line in this process, on small files."""
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,17 @@ class Ran:
     err: str
 
 
+@pytest.fixture(autouse=True)
+def started_as_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages spell the program as it was started, and the suite may have been by `alloy.py test`."""
+    monkeypatch.setattr("sys.argv", ["lora-alloy"])
+
+
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Run one command, given word by word."""
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
+    """Run one command, given word by word, as the installed program does."""
+    # Messages name the program that was started, which for these tests may be our own launcher.
+    monkeypatch.setattr(sys, "argv", ["lora-alloy"])
 
     def run_command(*words: str | Path) -> Ran:
         capsys.readouterr()

@@ -91,10 +91,10 @@ def test_two_families_are_refused_by_name(run, loras, tmp_path):
 
 def test_modules_of_an_unread_format_stop_a_merge_unless_partial(run, loras, tmp_path):
     tensors = load_file(loras[2])
-    tensors["lora_unet_input_blocks_5_1_proj_in.hada_w1_a"] = torch.zeros(4, 4)
+    tensors["lora_unet_input_blocks_5_1_proj_in.ia3_l"] = torch.zeros(4, 4)
     save_file(tensors, loras[2])
     refused = run("merge", *loras, "-o", tmp_path / "out")
-    assert refused.code == 1 and "LoHa" in refused.err and "--partial" in refused.err
+    assert refused.code == 1 and "(IA)³ of PEFT's kind" in refused.err and "--partial" in refused.err
     allowed = run("merge", *loras, "-o", tmp_path / "out", "--partial")
     assert allowed.code == 0 and "a partial merge was asked for" in allowed.out
 

@@ -37,6 +37,11 @@ def test_strengths_on_the_command_line_are_those_of_the_result(run, loras, tmp_p
     torch.testing.assert_close(after[text], 0.25 * before[kohya_text])
 
 
+def test_one_lora_is_not_several(run, loras, tmp_path):
+    assert run("merge", loras[0], "-o", tmp_path / "one").out.startswith("LoRA Alloy: 1 LoRA merged for ")
+    assert run("analyze", loras[0]).out.startswith("LoRA Alloy: 1 LoRA for ")
+
+
 def test_preserve_counts_entries_from_one(run, loras, tmp_path):
     run(
         "merge",
@@ -72,6 +77,7 @@ def test_every_field_of_a_recipe_is_a_flag(run, loras, tmp_path):
         "tolerance": ["--tolerance", "0.125"],
         "dtype": ["--dtype", "bfloat16"],
         "partial": ["--partial"],
+        "honour_metadata": ["--honour-metadata"],
     }
     assert flags.keys() == settable(Recipe).keys()
     given = [word for words in flags.values() for word in words]
@@ -87,6 +93,7 @@ def test_every_field_of_a_recipe_is_a_flag(run, loras, tmp_path):
         tolerance=0.125,
         dtype="bfloat16",
         partial=True,
+        honour_metadata=True,
     )
     assert Recipe.from_json(recipe) == expected
 

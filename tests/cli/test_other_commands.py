@@ -5,13 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from lora_alloy.cli import COMMANDS, main
 from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.presets import PRESETS
 
-README = Path(__file__).resolve().parent.parent.parent / "docs" / "command-line.md"
+ROOT = Path(__file__).resolve().parent.parent.parent
+README = ROOT / "docs" / "command-line.md"
 
 
 def test_help_lists_every_command_and_succeeds(run):
@@ -23,6 +25,23 @@ def test_help_lists_every_command_and_succeeds(run):
 def test_no_command_is_a_mistake(run):
     ran = run()
     assert ran.code == 1 and ran.out == "" and "usage: lora-alloy COMMAND" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("started", "typed"),
+    [
+        (ROOT / "alloy.py", "python alloy.py"),
+        (ROOT / "__main__.py", "python -m lora_alloy"),
+        (ROOT.parent / "__main__.py", "lora-alloy"),
+        (ROOT.parent / "bin" / "lora-alloy", "lora-alloy"),
+    ],
+)
+def test_what_to_type_next_is_spelt_as_what_was_typed(run, monkeypatch, tmp_path, started, typed):
+    monkeypatch.setattr("sys.argv", [str(started)])
+    assert f"usage: {typed} COMMAND" in run("help").out
+    assert f"usage: {typed} merge " in run("merge", "--help").out
+    assert f"Now with your own: {typed} merge " in run("demo", "--dir", tmp_path).out
+    assert f"`{typed} merge --help`" in run("merge", "--rank").err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -49,6 +68,15 @@ def test_inspect_tells_machines_too(run, loras):
     assert [file["ranks"] for file in told["files"]] == [{"8": 5}, {"4": 4}, {"6": 4}]
     assert told["files"][0]["alphas"] == {"stored_count": 5, "missing_count": 0, "scales": {"0.25": 5}}
     assert told["failed"] == []
+
+
+def test_inspect_claims_nothing_of_a_file_of_which_nothing_is_read(run, tmp_path):
+    name = "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_k"
+    tensors = {f"{name}.oft_r": torch.zeros(8, 4, 4), f"{name}.alpha": torch.tensor(4.0)}
+    save_file(tensors, tmp_path / "old.safetensors")
+    ran = run("inspect", tmp_path / "old.safetensors")
+    assert "1 of 1 modules are not read" in ran.out
+    assert "no alpha is stored" not in ran.out and "It still merges" not in ran.out
 
 
 def test_inspect_names_the_files_that_failed(run, loras, tmp_path):

@@ -229,6 +229,16 @@ def test_a_missing_file_and_a_folder_are_told_apart(tmp_path):
         open_tensors(tmp_path / "file" / "below.safetensors")
 
 
+@pytest.mark.parametrize("typed", ["ink-wash", "ink-wash.safetensor", "ink_wash.safetensors"])
+def test_the_name_that_was_meant_is_offered(tmp_path, typed):
+    for name in ("ink-wash.safetensors", "ink-wash.png", "portrait.safetensors"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(FileError, match=r"did you mean `ink-wash\.safetensors`\?$"):
+        open_tensors(tmp_path / typed)
+    with pytest.raises(FileError, match=r"check the name and the folder\.$"):
+        open_tensors(tmp_path / "none" / typed)
+
+
 def test_tensors_that_somebody_trains_are_read_as_plain_values():
     """As they come from another node; a GPU's would come to the CPU the same way."""
     given = torch.ones(2, 3, requires_grad=True)

@@ -4,9 +4,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from lora_alloy.api import Merged, load, merge, verify
+from lora_alloy.lora.factors import LowRank
+from lora_alloy.lora.full import Dense
 from lora_alloy.lora.stack import Entry
+from lora_alloy.merging.combine import combined_keeping
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing.builders import dense, difference, entry_of, file_of, on_targets, toy_lora, write_lora
 
@@ -83,3 +87,16 @@ def test_a_rank_on_saving_keeps_it_too_and_the_file_verifies(gain, tmp_path: Pat
         values = np.linalg.svd(rest, compute_uv=False)
         assert int((values > 1e-5 * values[0]).sum()) == 3
     assert verify(tmp_path / "out.safetensors", entries).read_error == 0.0
+
+
+@pytest.mark.parametrize(("rank", "tolerance"), [(6, 0.0), (0, 0.3)])
+def test_beside_a_full_difference_it_stays_exactly_too(rank, tolerance):
+    source = torch.Generator().manual_seed(0)
+    matrix, up, down = (torch.randn(*size, generator=source) for size in ((24, 16), (24, 3), (3, 16)))
+    deltas = [Dense(matrix, 1.0, (24, 16)), LowRank(up, down, 2.0, (24, 16))]
+    delta, kept, lost = combined_keeping(deltas, [0.5, 0.7], [False, True], rank, tolerance)
+    rest = delta.flat().double().numpy() - 0.7 * 2.0 * (up.double() @ down.double()).numpy()
+    values = np.linalg.svd(rest, compute_uv=False)
+    assert kept == 3 and int((values > 1e-5 * values[0]).sum()) == delta.rank - 3
+    exact = 0.5 * matrix.double().numpy() + 0.7 * 2.0 * (up.double() @ down.double()).numpy()
+    assert lost == pytest.approx(difference(delta.flat().double().numpy(), exact), abs=1e-6)

@@ -68,7 +68,7 @@ def test_the_global_scale_belongs_to_the_automatic_choice(recipe, scale):
 
 
 UNKNOWN = {
-    "a method": ({"method": "teis"}, "No merge method is called 'teis'.*Known: weighted_sum"),
+    "a method": ({"method": "teis"}, "No merge method is called 'teis'.*Known: auto, weighted_sum"),
     "nearly a method": ({"method": "slrep"}, "Did you mean 'slerp'"),
     "a method that is no word": ({"method": 3}, "`method` of the recipe must be str, not 3"),
     "a list of methods": ({"method": ["slerp"]}, "must be str"),

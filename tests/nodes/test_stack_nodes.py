@@ -9,18 +9,7 @@ from lora_alloy.core.log import log
 from lora_alloy.nodes import NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS
 from lora_alloy.nodes.lora_stack import LoRAStack
 from lora_alloy.nodes.lora_stack_dynamic import SLOT_DEFAULTS, LoRAStackDynamic
-
-SLOT = (
-    "enabled",
-    "lora_name",
-    "lora_name_text",
-    "strength",
-    "model_strength",
-    "clip_strength",
-    "conflict_mode",
-    "key_filter",
-    "preserve",
-)
+from lora_alloy_testing.stack_layouts import FIELDS
 
 
 def widgets_of(node):
@@ -35,7 +24,7 @@ def widgets_of(node):
 def test_the_dynamic_stack_has_its_94_widgets_in_the_stored_order(install):
     install("ink.safetensors")
     expected = ["settings_visibility", "input_mode", "lora_count"]
-    expected += [f"{name}_{number}" for number in range(1, 11) for name in SLOT]
+    expected += [f"{name}_{number}" for number in range(1, 11) for name in FIELDS]
     expected += ["base_model_filter"]
     assert list(widgets_of(LoRAStackDynamic)) == expected
     assert len(expected) == 94 and expected.index("preserve_1") == 11 and expected.index("enabled_2") == 12

@@ -12,17 +12,9 @@ from typing import Any
 
 import torch
 
-_UNET = {
-    "image_size": 32,
-    "in_channels": 4,
-    "out_channels": 4,
-    "use_spatial_transformer": True,
-    "legacy": False,
-    "use_checkpoint": False,
-    "use_temporal_attention": False,
-    "use_temporal_resblock": False,
-    "model_channels": 320,
-}
+from lora_alloy_testing.comfy_configs import FLUX, UNET, flux_settings
+
+_UNET = {**UNET, "model_channels": 320}
 _SD = _UNET | {
     "num_res_blocks": [2, 2, 2, 2],
     "channel_mult": [1, 2, 4, 4],
@@ -44,24 +36,6 @@ _SDXL = _UNET | {
     "num_head_channels": 64,
     "adm_in_channels": 2816,
 }
-_FLUX = {
-    "image_model": "flux",
-    "in_channels": 16,
-    "out_channels": 16,
-    "patch_size": 2,
-    "vec_in_dim": 768,
-    "context_in_dim": 4096,
-    "hidden_size": 3072,
-    "mlp_ratio": 4.0,
-    "num_heads": 24,
-    "depth": 19,
-    "depth_single_blocks": 38,
-    "axes_dim": [16, 56, 56],
-    "theta": 10000,
-    "qkv_bias": True,
-    "guidance_embed": True,
-    "txt_ids_dims": [],
-}
 
 
 def _models() -> dict[str, tuple[Any, Any]]:
@@ -69,7 +43,6 @@ def _models() -> dict[str, tuple[Any, Any]]:
     supported = importlib.import_module("comfy.supported_models")
     flux = importlib.import_module("comfy.text_encoders.flux")
     fields = importlib.import_module("comfy.ldm.flux.model").FluxParams.__dataclass_fields__
-    known = {name: value for name, value in _FLUX.items() if name in fields or name == "image_model"}
     return {
         "sd15": (
             supported.SD15(_SD | {"context_dim": 768, "use_linear_in_transformer": False}),
@@ -80,7 +53,7 @@ def _models() -> dict[str, tuple[Any, Any]]:
             importlib.import_module("comfy.text_encoders.sd2_clip").SD2ClipModel,
         ),
         "sdxl": (supported.SDXL(dict(_SDXL)), importlib.import_module("comfy.sdxl_clip").SDXLClipModel),
-        "flux": (supported.Flux(known), flux.flux_clip(dtype_t5=torch.float32)),
+        "flux": (supported.Flux(flux_settings(FLUX, fields)), flux.flux_clip(dtype_t5=torch.float32)),
     }
 
 

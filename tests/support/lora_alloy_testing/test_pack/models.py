@@ -19,20 +19,12 @@ import comfy.supported_models_base
 import comfy.text_encoders.flux
 import torch
 
+from lora_alloy_testing.comfy_configs import FLUX, UNET, flux_settings
+
 CLIP_L_WIDTH, CLIP_G_WIDTH, T5_WIDTH = 64, 96, 64
 SIZE_EMBEDDINGS_WIDTH = 6 * 256  # SDXL appends six of them to the pooled text
 
-_UNET = {
-    "image_size": 32,
-    "in_channels": 4,
-    "out_channels": 4,
-    "use_spatial_transformer": True,
-    "legacy": False,
-    "use_checkpoint": False,
-    "use_temporal_attention": False,
-    "use_temporal_resblock": False,
-    "model_channels": 32,
-}
+_UNET = {**UNET, "model_channels": 32}
 _SD15 = _UNET | {
     "num_res_blocks": [2, 2, 2, 2],
     "channel_mult": [1, 2, 2, 2],
@@ -55,32 +47,21 @@ _SDXL = _UNET | {
     "adm_in_channels": CLIP_G_WIDTH + SIZE_EMBEDDINGS_WIDTH,
 }
 _FLUX = {
-    "image_model": "flux",
-    "in_channels": 16,
-    "out_channels": 16,
-    "patch_size": 2,
+    **FLUX,
     "vec_in_dim": CLIP_L_WIDTH,
     "context_in_dim": T5_WIDTH,
     "hidden_size": 128,
-    "mlp_ratio": 4.0,
     "num_heads": 2,
     "depth": 2,
     "depth_single_blocks": 2,
     "axes_dim": [16, 24, 24],
-    "theta": 10000,
-    "qkv_bias": True,
-    "guidance_embed": True,
-    "txt_ids_dims": [],
 }
 
 
-def _flux_fields(config: dict[str, object]) -> dict[str, object]:
-    """Only the settings this version of ComfyUI knows: they come and go."""
+def _flux() -> comfy.supported_models_base.BASE:
     from comfy.ldm.flux.model import FluxParams
 
-    return {name: value for name, value in config.items() if name in FluxParams.__dataclass_fields__} | {
-        "image_model": "flux"
-    }
+    return comfy.supported_models.Flux(flux_settings(_FLUX, FluxParams.__dataclass_fields__))
 
 
 class _Family(NamedTuple):
@@ -101,7 +82,7 @@ FAMILIES = {
         comfy.sdxl_clip.SDXLClipModel,
     ),
     "flux": _Family(
-        lambda: comfy.supported_models.Flux(_flux_fields(_FLUX)),
+        _flux,
         comfy.text_encoders.flux.FluxTokenizer,
         comfy.text_encoders.flux.flux_clip(dtype_t5=torch.float32),
     ),
