@@ -1,8 +1,13 @@
 """What a user can cause and fix: every message says what, where, and what now."""
 
+from .text import whole
+
 
 class AlloyError(Exception):
     """A problem a user can do something about; its text is one sentence or more, ready to be shown."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(whole(text))
 
 
 class FileError(AlloyError):

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..core.errors import FileError
 from ..core.hashing import file_sha256, tensors_sha256
 from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_memory
+from ..core.text import whole
 from . import keys
 from .factors import Delta
 from .formats import FORMATS, Format, Module, Problem, ia3, others
@@ -58,7 +59,7 @@ class LoraFile:
     """
 
     def __init__(self, label: str, path: Path | None, tensors: TensorFile, sha256: str | None = None) -> None:
-        self.label = label
+        self.label = label = whole(label)
         self.path = path
         self.tensors = tensors
         self._sha256 = sha256

@@ -3,6 +3,7 @@
 import logging
 
 from ..core.log import log
+from ..core.text import whole
 from .lora_optimizer_simple import LoRAOptimizerSimple
 from .lora_stack import LoRAStack
 from .lora_stack_dynamic import LoRAStackDynamic
@@ -29,7 +30,7 @@ class _Prefix(logging.Filter):
     """ComfyUI prints bare messages, without the logger's name."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg = f"{LOG_PREFIX} {record.msg}"
+        record.msg, record.args = whole(f"{LOG_PREFIX} {record.getMessage()}"), ()
         return True
 
 

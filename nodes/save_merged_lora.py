@@ -7,6 +7,7 @@ from ..api import Merged
 from ..core.errors import FileError, SaveError
 from ..core.log import log
 from ..core.tensorfile import open_tensors
+from ..core.text import whole
 from ..merging.metadata import is_ours
 from . import bridge
 from .optimizing import MERGED
@@ -141,4 +142,4 @@ def _refuse_foreign(path: Any, merged: Merged) -> None:
 
 
 def _result(path: str, told: str) -> dict[str, Any]:
-    return {"ui": {"text": [told]}, "result": (path,)}
+    return {"ui": {"text": [whole(told)]}, "result": (path,)}
