@@ -1,11 +1,11 @@
 """The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -23,9 +23,10 @@ from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.engine import execute
 from .merging.fit import HEADER_BYTES, fitted
+from .merging.inner import assembled
 from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
-from .merging.plan import Plan, make_plan
+from .merging.plan import Plan, make_plan, sources_of
 from .merging.recipe import Recipe
 from .merging.report import Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
@@ -142,8 +143,25 @@ def plan(
         StackError: the entries do not fit together.
     """
     recipe = recipe or Recipe()
-    built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
-    return make_plan(built, recipe, measure(built, progress=progress))
+    built, told = _resolved(stack, recipe, model, {}, progress, "cpu")
+    return replace(make_plan(built, recipe, measure(built, progress=progress), progress), **told)
+
+
+def _resolved(
+    stack: StackLike,
+    recipe: Recipe,
+    model: Model | None,
+    plans: Mapping[str, Plan],
+    progress: Progress,
+    device: torch.device | str,
+) -> tuple[Stack, dict[str, Any]]:
+    """The stack that a plan is made for, and what the plan says of a formula."""
+    if not recipe.formula:
+        return stack_of(stack, model, recipe.partial, recipe.honour_metadata), {}
+    entries = stack.entries if isinstance(stack, Stack) else [_entry(one) for one in stack]
+    host = stack.model if isinstance(stack, Stack) else model
+    built, inner = assembled(entries, recipe, host, plans, progress, device)
+    return built, {"inner": inner, "leaves": sources_of(entries)}
 
 
 def merge(
@@ -152,6 +170,7 @@ def merge(
     *,
     model: Model | None = None,
     progress: Progress = silent,
+    device: torch.device | str = "cpu",
 ) -> "Merged":
     """Merge a stack.
 
@@ -160,6 +179,7 @@ def merge(
         recipe: what to do; a plan replays it bit for bit.
         model: the base model, as `open_base` or a host knows it.
         progress: told after every target; what it raises ends the merge, and nothing is left half-done.
+        device: where element-wise work is done.
 
     Raises:
         FileError: a file cannot be read.
@@ -167,10 +187,14 @@ def merge(
         RecipeError: the plan is for another stack.
     """
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
-    built = stack_of(stack, model, asked.partial, asked.honour_metadata)
+    plans = recipe.inner if isinstance(recipe, Plan) else {}
+    built, told = _resolved(stack, asked, model, plans, progress, device)
     measured = measure(built, progress=progress)
-    decided = recipe if isinstance(recipe, Plan) else make_plan(built, asked, measured)
-    patches = tuple(execute(built, decided, progress))
+    if isinstance(recipe, Plan):
+        decided = recipe
+    else:
+        decided = replace(make_plan(built, asked, measured, progress), **told)
+    patches = tuple(execute(built, decided, progress, device))
     return Merged(built, decided, measured, patches)
 
 

@@ -87,6 +87,27 @@ def truncate_dense(matrix: Tensor, rank: int | None, tolerance: float) -> tuple[
         size *= 2
 
 
+def may_be_thin(matrix: Tensor, rank: int, tolerance: float) -> bool:
+    """Whether some rows of a matrix leave it possible that factors of this rank tell all of it to this error.
+
+    Cheap beside a decomposition: rows of a matrix that is so near to a low rank are so near to it, too.
+
+    Args:
+        matrix: `(o, i)` float32.
+        rank: of the factors.
+        tolerance: the relative error allowed.
+    """
+    height = matrix.shape[0]
+    count = min(height, 2 * rank)
+    if count <= rank or matrix.shape[1] <= rank:
+        return True
+    rows = matrix[torch.linspace(0, height - 1, count).long()]
+    energies = torch.linalg.eigvalsh((rows @ rows.T).double()).clamp(min=0)
+    total = float(energies.sum())
+    # Twice the tolerance: some rows may be worse off than all of them are.
+    return float(energies[: count - rank].sum()) <= (2 * tolerance) ** 2 * total
+
+
 def _leading_space(matrix: Tensor, size: int) -> Tensor:
     chance = torch.Generator(matrix.device).manual_seed(size)
     basis = torch.randn(matrix.shape[1], size, generator=chance, dtype=matrix.dtype, device=matrix.device)

@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from ..core.errors import StackError
+from ..core.params import unknown
 from .factors import Delta
 from .file import LoraFile
 from .formats import Module
 from .keys import KeyMap
 from .target import Part, Target
+
+CONFLICT_MODES = ("all", "low_conflict", "high_conflict")
+KEY_FILTERS = ("all", "shared_only", "unique_only", "audio_only", "no_audio")
 
 
 def no_base(weight: str) -> Tensor | None:
@@ -29,12 +33,25 @@ class Entry:
         strength: for the model's targets; may be negative.
         clip_strength: for the text encoders' targets; None means as `strength`.
         preserve: keep this LoRA out of the blend and add it on top, exactly.
+        conflict_mode: where it acts: `all`, `low_conflict` where the stack agrees with it, `high_conflict` where it
+            does not.
+        key_filter: on which targets it acts: `all`, `shared_only`, `unique_only`, `audio_only`, `no_audio`.
     """
 
     file: LoraFile
     strength: float = 1.0
     clip_strength: float | None = None
     preserve: bool = False
+    conflict_mode: str = "all"
+    key_filter: str = "all"
+
+    def __post_init__(self) -> None:
+        for what, word, known in (
+            ("conflict mode", self.conflict_mode, CONFLICT_MODES),
+            ("key filter", self.key_filter, KEY_FILTERS),
+        ):
+            if word not in known:
+                raise StackError(unknown(what, word, dict.fromkeys(known)))
 
     @property
     def strength_on_clip(self) -> float:

@@ -35,6 +35,11 @@ class LowRank:
         return self.down.shape[0]
 
     @property
+    def numel(self) -> int:
+        """The number of its values."""
+        return prod(self.shape)
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by role."""
         return {"up": self.up, "down": self.down}

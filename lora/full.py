@@ -29,6 +29,11 @@ class Dense:
         return min(self.matrix.shape)
 
     @property
+    def numel(self) -> int:
+        """The number of its values."""
+        return prod(self.shape)
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by role."""
         return {"matrix": self.matrix}
@@ -86,6 +91,11 @@ class Kron:
     def rank(self) -> int:
         """The largest rank it may have."""
         return min(self.a.shape) * min(self.b.shape)
+
+    @property
+    def numel(self) -> int:
+        """The number of its values."""
+        return prod(self.shape)
 
     @property
     def tensors(self) -> dict[str, Tensor]:

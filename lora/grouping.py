@@ -94,6 +94,10 @@ class Table:
             )
 
     def _route(self, module: Module) -> Route | None:
+        if module.home is not None:
+            if module.name != str(module.home):
+                self._call(module.home, module.name)
+            return Route(module.home)
         route = led(module.name, self.family, self.model)
         if route is None and self.model is None:
             route = Route(Target(keys.loose_name(module.name)))
@@ -169,7 +173,7 @@ class Table:
             for place, index in enumerate(
                 sorted(
                     range(len(entries)),
-                    key=lambda index: (entries[index].file.sha256, entries[index].preserve),
+                    key=lambda index: _identity(entries[index]),
                 )
             )
         }
@@ -272,6 +276,10 @@ class Table:
                     f"`{owner}` has {contribution.shape} on {target}, {against} has {tuple(shape)}"
                 )
         return Group(target, shape, tuple(taken))
+
+
+def _identity(entry: Entry) -> tuple[str, bool, str, str]:
+    return entry.file.sha256, entry.preserve, entry.conflict_mode, entry.key_filter
 
 
 def _flat(shape: Sequence[int]) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from . import keys
 from .choosing import family_of
 from .entries import Contribution, Entry, Group, Model, no_base
 from .factors import Delta
+from .filtering import filtered_groups
 from .formats import Problem
 from .grouping import Table, led
 from .keys import Family
@@ -122,12 +123,14 @@ def build_stack(
     table = Table(family, model)
     for index, entry in enumerate(kept):
         table.add(index, entry)
-    groups = table.groups(kept)
-    notes += table.notes
+    groups, filtered = filtered_groups(table.groups(kept), kept)
+    notes += [*table.notes, *filtered]
     unmatched = tuple(tuple(names) for names in table.unmatched)
     if model is not None:
         _refuse_strangers(kept, unmatched)
         _report_unmatched(kept, unmatched, model, notes)
+    if filtered and not groups:
+        raise StackError(f"The key filters leave nothing to merge. {' '.join(filtered)} Set them to `all`.")
     if not groups:
         raise StackError(_nothing_fits(kept, family, model))
     return Stack(tuple(kept), groups, family, model, table.spellings, unmatched, tuple(notes))
@@ -135,7 +138,7 @@ def build_stack(
 
 def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     """Entries with one content become one, their strengths added; the fields say so to the user."""
-    alike: dict[tuple[str, bool, bool], list[Entry]] = {}
+    alike: dict[tuple[str, bool, bool, str, str], list[Entry]] = {}
     for entry in entries:
         for value in (entry.strength, entry.clip_strength):
             if value is not None and not isfinite(value):
@@ -145,7 +148,9 @@ def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
                     f"The strength of `{entry.file.label}` is {value:g}; it must lie between"
                     f" {-STRENGTH_LIMIT:g} and {STRENGTH_LIMIT:g}."
                 )
-        alike.setdefault((entry.file.sha256, entry.preserve, bool(entry.file.told)), []).append(entry)
+        file = entry.file
+        identity = (file.sha256, entry.preserve, bool(file.told), entry.conflict_mode, entry.key_filter)
+        alike.setdefault(identity, []).append(entry)
     added = [_added(ones) for ones in alike.values()]
     for ones, entry in zip(alike.values(), added, strict=True):
         if len(ones) > 1:

@@ -22,12 +22,14 @@ class Patch:
         delta: in the recipe's dtype, scale 1: low-rank, a Kronecker product, or dense.
         error: Frobenius norm of what rounding and truncation took, relative to the planned result.
         kept: how many of the last directions are those of preserved LoRAs.
+        norm: the Frobenius norm of the exact result.
     """
 
     target: Target
     delta: Delta
     error: float
     kept: int = 0
+    norm: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,7 +105,7 @@ def rounded(target: Target, delta: Delta, dtype: torch.dtype, norm: float) -> Pa
         name = str(dtype).removeprefix("torch.")
         raise ProofError(f"The result on {target} is too large for {name}; {remedy}.")
     off = 0.0 if norm == 0.0 or dtype == torch.float32 else rounding_norm(delta, cast) / norm
-    return Patch(target, cast, off)
+    return Patch(target, cast, off, norm=norm)
 
 
 def part_of(patch: Patch, target: Target) -> Patch:

@@ -43,7 +43,16 @@ def find_sources(told: Described, folders: Sequence[Path]) -> list[Entry]:
     for source in told.sources:
         file = files[source.label, source.sha256]
         assert file is not None
-        found.append(Entry(file, source.strength, source.clip_strength, source.preserve))
+        found.append(
+            Entry(
+                file,
+                source.strength,
+                source.clip_strength,
+                source.preserve,
+                source.conflict_mode,
+                source.key_filter,
+            )
+        )
     return found
 
 

@@ -103,10 +103,10 @@ def make_report(stack: Stack, plan: Plan, measured: Sequence[Measured], patches:
         clip_count=sum(patch.target.is_clip for patch in patches),
         ranks=(min(ranks), max(ranks)),
         size_bytes=sum(patch.size_bytes for patch in patches),
-        norm=sum(target.norm**2 for target in plan.targets) ** 0.5,
+        norm=hypot(*(patch.norm for patch in patches)),
         error=worst.error,
         worst=str(worst.target),
-        suggested_strength=_suggested(stack, plan, measured),
+        suggested_strength=_suggested(stack, plan, measured, patches),
         family=stack.family.title if stack.family else "unknown architecture, merged by module name",
         notes=(*plan.notes, *_lossy(plan, patches)),
     )
@@ -138,22 +138,22 @@ def _sources(
     )
 
 
-def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> float:
+def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured], patches: Sequence[Patch]) -> float:
     """Mean norm of the inputs over the norm of the result, target by target (`spec/engine.md` §6.7)."""
     inputs, merged = 0.0, 0.0
-    for target, one in zip(plan.targets, measured, strict=True):
+    for patch, one in zip(patches, measured, strict=True):
         loud = strengths_on(stack, one).abs() * one.gram.diagonal().clamp(min=0).sqrt()
         if (heard := loud[loud > 0]).numel():
             inputs += float(heard.mean())
-        merged += target.norm
+        merged += patch.norm
     loudest = LOUDEST_OF.get(plan.family or "", LOUDEST)
     return min(max(inputs / merged, 1.0), loudest) if merged > 0 else 1.0
 
 
 def _lossy(plan: Plan, patches: Sequence[Patch]) -> list[str]:
     """A sentence if rounding takes more of the whole result than anybody asked for."""
-    norm = hypot(*(target.norm for target in plan.targets))
-    lost = hypot(*(target.norm * patch.error for target, patch in zip(plan.targets, patches, strict=True)))
+    norm = hypot(*(patch.norm for patch in patches))
+    lost = hypot(*(patch.norm * patch.error for patch in patches))
     if plan.recipe.rank or norm == 0.0 or lost <= norm * max(LOSSY, plan.recipe.tolerance):
         return []
     name = str(patches[0].dtype).removeprefix("torch.")

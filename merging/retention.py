@@ -63,7 +63,7 @@ def retention(
 
 def _projected(stack: Stack, group: Group, target: TargetPlan, one: Measured, patch: Patch) -> Tensor:
     """`⟨M, Δ_k⟩`, `(n,)`: of what was planned, or of the patch, where a smaller rank made it another one."""
-    if patch.error < NOTICEABLE:
+    if target.work is None and patch.error < NOTICEABLE:
         return one.gram @ torch.tensor(target.coefficients, dtype=torch.float64)
     found = [dot(patch.delta, delta) for delta in stack.load(group)]
     return torch.tensor(found, dtype=torch.float64)

@@ -53,9 +53,8 @@ def branch_scale(
         if one.target.is_clip != (name == "clip"):
             continue
         own = torch.where(mixed.is_preserved, 0.0, strengths_on(stack, one))
-        merged = torch.where(mixed.is_preserved, 0.0, mixed.coefficients)
         energy[list(one.entries)] += one.gram.diagonal() * own.square()
-        blend += float(merged @ one.gram @ merged)
+        blend += mixed.norm**2
         plain += float(own @ one.gram @ own)
     norms = energy.clamp(min=0).sqrt()
     blend_norm, sum_norm = max(blend, 0.0) ** 0.5, max(plain, 0.0) ** 0.5
