@@ -171,6 +171,7 @@ def merge(
     model: Model | None = None,
     progress: Progress = silent,
     device: torch.device | str = "cpu",
+    is_lazy: bool = False,
 ) -> "Merged":
     """Merge a stack.
 
@@ -180,6 +181,7 @@ def merge(
         model: the base model, as `open_base` or a host knows it.
         progress: told after every target; what it raises ends the merge, and nothing is left half-done.
         device: where element-wise work is done.
+        is_lazy: let results of full rank go again; their values are made anew when they are asked for.
 
     Raises:
         FileError: a file cannot be read.
@@ -194,7 +196,7 @@ def merge(
         decided = recipe
     else:
         decided = replace(make_plan(built, asked, measured, progress), **told)
-    patches = tuple(execute(built, decided, progress, device))
+    patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
     return Merged(built, decided, measured, patches)
 
 

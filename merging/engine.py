@@ -2,28 +2,37 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from math import hypot
 
 import torch
 
+from ..analysis.similarity import dot
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
 from ..lora.formats import Module
 from ..lora.stack import Group, Stack
 from .combine import combined_keeping
+from .deferred import deferred
 from .elements import blended, norm_of
 from .forms import form_of
 from .methods import METHODS
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
 
+NOTICEABLE = 1e-3  # an error that retention must show: half precision's rounding is less
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WIDTH = {"F64": 3, "F32": 3, "F16": 2, "BF16": 1}
 
 
 def execute(
-    stack: Stack, plan: Plan, progress: Progress = silent, device: torch.device | str = "cpu"
+    stack: Stack,
+    plan: Plan,
+    progress: Progress = silent,
+    device: torch.device | str = "cpu",
+    *,
+    is_lazy: bool = False,
 ) -> Iterator[Patch]:
     """The patches of a plan, in its order.
 
@@ -32,6 +41,7 @@ def execute(
         plan: what to do; nothing is decided here.
         progress: told after every target; what it raises ends the merge.
         device: where element-wise work is done; all else is small and stays on the CPU.
+        is_lazy: results of full rank are let go again, and made anew whenever somebody asks for their values.
 
     Raises:
         RecipeError: the plan is for another stack.
@@ -46,7 +56,7 @@ def execute(
     for group, target in told(pairs, len(plan.targets), "merge", progress):
         with torch.no_grad(), one_thread():
             patch = patch_of(stack, group, target, plan, dtype, device)
-        yield patch
+        yield deferred(patch, partial(patch_of, stack, group, target, plan, dtype, device)) if is_lazy else patch
 
 
 def width_of(module: Module) -> int:
@@ -86,7 +96,8 @@ def patch_of(
         ProofError: the result is too large for the dtype.
     """
     recipe, work = plan.recipe, target.work
-    deltas, coefficients = stack.load(group), list(target.coefficients)
+    given = deltas = stack.load(group)
+    coefficients = list(target.coefficients)
     is_kept = [plan.sources[entry].preserve for entry in target.entries]
     rank, tolerance, norm, unshared = recipe.rank, recipe.tolerance, target.norm, 0.0
     if work is not None:
@@ -102,4 +113,7 @@ def patch_of(
         # What a truncation takes is orthogonal to what it leaves.
         norm = norm_of(delta) / max(1.0 - lost**2, 1e-12) ** 0.5
     made = rounded(group.target, replace(delta, shape=group.shape), dtype, norm)
-    return replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
+    made = replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
+    if work is None and made.error < NOTICEABLE:
+        return made
+    return replace(made, projections=tuple(dot(made.delta, delta) for delta in given))

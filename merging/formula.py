@@ -7,6 +7,7 @@ inner result (`spec/engine.md` §12, where a weight replaced the model's strengt
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -42,7 +43,26 @@ Node: TypeAlias = Leaf | Group
 
 def _label(node: Node) -> str:
     name = node.label if isinstance(node, Group) else str(node.place + 1)
-    return name if node.weight == 1.0 else f"{name}:{node.weight:g}"
+    return name if node.weight == 1.0 else f"{name}:{node.weight:.12g}"
+
+
+def renumbered(group: Group, numbers: Mapping[int, int]) -> str:
+    """A formula's text for another stack.
+
+    Args:
+        group: the tree.
+        numbers: the place of each of its LoRAs, from 0, in the other stack.
+
+    Raises:
+        KeyError: a LoRA has no place there.
+    """
+
+    def moved(node: Node) -> Node:
+        if isinstance(node, Leaf):
+            return Leaf(numbers[node.place], node.weight)
+        return Group(tuple(map(moved, node.members)), node.weight)
+
+    return "+".join(_label(moved(member)) for member in group.members)
 
 
 def parse(text: str, count: int) -> Group:

@@ -23,6 +23,7 @@ class Patch:
         error: Frobenius norm of what rounding and truncation took, relative to the planned result.
         kept: how many of the last directions are those of preserved LoRAs.
         norm: the Frobenius norm of the exact result.
+        projections: its dot products with the deltas of the target's entries, where the plan does not tell them.
     """
 
     target: Target
@@ -30,6 +31,7 @@ class Patch:
     error: float
     kept: int = 0
     norm: float = 0.0
+    projections: tuple[float, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,11 +46,15 @@ class Patch:
     @property
     def dtype(self) -> torch.dtype:
         """Of its tensors."""
-        return next(iter(self.delta.tensors.values())).dtype
+        # A delta that is not kept says it without being made.
+        kept = getattr(self.delta, "dtype", None)
+        return kept or next(iter(self.delta.tensors.values())).dtype
 
     @property
     def size_bytes(self) -> int:
         """Memory of its tensors."""
+        if hasattr(self.delta, "make"):
+            return 0
         return sum(tensor.nbytes for tensor in self.delta.tensors.values())
 
     @property

@@ -77,6 +77,10 @@ class Recipe:
             nothing, `aggressive` always, and states the error, `disabled` never.
         formula: what is merged first: `(1+2):0.6 + 3:0.4` merges 1 and 2, then the result at 0.6 with 3 at 0.4; empty
             merges all at once.
+        star_eta: clean every LoRA by STAR: the percentage of its singular values' sum that stays; 100 is off.
+        tame: turn LoRAs down that are large beside the base weight, by TAME: 0 is off, 1 brings them to the
+            threshold; needs the base model.
+        tame_threshold: the norm of a LoRA's change over that of the base weight from which TAME acts.
         seed: of everything that is drawn by chance.
     """
 
@@ -105,6 +109,9 @@ class Recipe:
     rank_limit: Annotated[int, Span(1, 4096)] = 256
     compress: Compress = "smart"
     formula: str = ""
+    star_eta: Annotated[float, Span(10.0, 100.0)] = 100.0
+    tame: Annotated[float, Span(0.0, 1.0)] = 0.0
+    tame_threshold: Annotated[float, Span(0.05, 2.0)] = 0.3
     seed: Annotated[int, Span(0, 2**32 - 1)] = 0
 
     def __post_init__(self) -> None:

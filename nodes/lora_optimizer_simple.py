@@ -4,25 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..core.errors import RecipeError
-from ..core.params import unknown
-from ..merging.methods import METHODS
 from ..merging.recipe import Recipe
 from .optimizing import optimize
-from .stack_entries import finite
+from .settings import recipe_of
 from .types import CATEGORY, LORA_DATA, LORA_STACK, OPTIMIZER_SETTINGS, TUNER_DATA
-
-# Settings that name what this version does, by the value that asks for nothing else.
-_NOTHING_ELSE: Mapping[str, tuple[object, ...]] = {
-    "optimization_mode": ("per_prefix", "global", "additive", "weighted_sum_only"),
-    "merge_refinement": ("none", "standard"),
-    "sparsification": ("disabled",),
-    "strategy_set": ("full", "v1.2"),
-    "tame_layers": (0, 0.0),
-    "star_eta": (100, 100.0),
-}
-
-
-ON, OFF = ("enabled", True), ("disabled", False)
 
 
 class LoRAOptimizerSimple:
@@ -80,7 +65,7 @@ class LoRAOptimizerSimple:
                 ),
                 "settings": (
                     OPTIMIZER_SETTINGS,
-                    {"tooltip": "Kept for workflows that have them; followed where this version can."},
+                    {"tooltip": "From LoRA Optimizer Settings: how to merge. Without them the defaults."},
                 ),
             },
         }
@@ -105,46 +90,3 @@ class LoRAOptimizerSimple:
         done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
         return done.model, done.clip, done.report, None, done.lora_data
 
-
-def recipe_of(settings: Mapping[str, Any]) -> Recipe:
-    """The recipe that OPTIMIZER_SETTINGS ask for (`spec/nodes.md` §2.5).
-
-    Raises:
-        RecipeError: they ask for something this version does not do; all of it is named.
-    """
-    if not isinstance(settings, Mapping):
-        raise RecipeError(
-            f"The settings are a {type(settings).__name__}; connect the `settings` output of a settings node, or"
-            " nothing, for the defaults."
-        )
-    if not _is_one_of(settings.get("mode", "advanced"), ("advanced",)):
-        raise RecipeError(
-            f"Settings of the mode {settings['mode']!r:.60} ask for tuning, which this version lacks; choose"
-            " `advanced`."
-        )
-    refused = [
-        f"{name} = {settings[name]!r:.60}"
-        for name, fine in (*_NOTHING_ELSE.items(), ("auto_strength", ON + OFF))
-        if name in settings and not _is_one_of(settings[name], fine)
-    ]
-    method = settings.get("merge_strategy_override") or "auto"
-    if _is_one_of(settings.get("optimization_mode"), ("additive", "weighted_sum_only")):
-        method = "weighted_sum"
-    if method != "auto" and method not in METHODS:
-        refused.append(unknown("merge strategy", f"{method!s:.60}", METHODS).removesuffix("."))
-    if refused:
-        raise RecipeError(
-            f"The settings ask for what this version does not do: {'; '.join(refused)}. Set them back;"
-            " nothing was merged."
-        )
-    floor = settings.get("auto_strength_floor")
-    return Recipe(
-        method=method,
-        auto_strength=_is_one_of(settings.get("auto_strength", "enabled"), ON),
-        auto_strength_floor=0.0 if floor is None else max(finite(floor, "`auto_strength_floor`"), 0.0),
-    )
-
-
-def _is_one_of(value: object, known: tuple[object, ...]) -> bool:
-    """Whether a setting is one of these; what is no plain value, such as a tensor, is none of them."""
-    return isinstance(value, str | bool | int | float) and value in known
