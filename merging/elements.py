@@ -185,7 +185,7 @@ class _Run:
                     content=self._work.contents[place],
                     target=self._target,
                     start=start,
-                    columns=self._tiles.columns,
+                    device=delta.device,
                 )
             made.append(self._sparsify(delta, **given))
         return torch.stack(made)

@@ -56,7 +56,11 @@ def execute(
     for group, target in told(pairs, len(plan.targets), "merge", progress):
         with torch.no_grad(), one_thread():
             patch = patch_of(stack, group, target, plan, dtype, device)
-        yield deferred(patch, partial(patch_of, stack, group, target, plan, dtype, device)) if is_lazy else patch
+        yield (
+            deferred(patch, partial(patch_of, stack, group, target, plan, dtype, device))
+            if is_lazy
+            else patch
+        )
 
 
 def width_of(module: Module) -> int:

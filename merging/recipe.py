@@ -9,6 +9,7 @@ from ..core.errors import RecipeError
 from ..core.params import Choice, Span, checked, unknown
 from ..sparsify import SPARSIFIERS
 from .methods import METHODS
+from .recipe_words import Divisor, Vote
 from .work import COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL
 
 AUTO = "auto"
@@ -27,8 +28,6 @@ StrengthScale = Annotated[str, Choice(("absolute", "relative"))]
 Scope = Annotated[str, Choice(("target", "global", "additive"))]
 StrategySet = Annotated[str, Choice(("full", "no_slerp", "basic"))]
 ArchitectureName = Annotated[str, Choice(("auto", "sd_unet", "dit", "llm"))]
-Vote = Annotated[str, Choice(("auto", "frequency", "total"))]
-Divisor = Annotated[str, Choice(("mass", "count"))]
 Compress = Annotated[str, Choice(("smart", "aggressive", "disabled"))]
 Dtype = Annotated[str, Choice(("auto", "float32", "float16", "bfloat16"))]
 

@@ -25,7 +25,10 @@ class LoRAMergeFormula:
     def INPUT_TYPES(cls) -> dict[str, dict[str, Any]]:  # noqa: N802
         return {
             "required": {
-                "lora_stack": (LORA_STACK, {"tooltip": "The stack that the formula counts. It is not changed."}),
+                "lora_stack": (
+                    LORA_STACK,
+                    {"tooltip": "The stack that the formula counts. It is not changed."},
+                ),
                 "formula": (
                     "STRING",
                     {"default": "", "tooltip": "Such as (1+2):0.6 + 3:0.4. Empty: the stack as it is."},

@@ -62,7 +62,8 @@ class LoRAOptimizer:
                     -1.0, -1.0, 1.0, "The least factor auto-strength may apply; negative or 0: no limit."
                 ),
                 "free_vram_between_passes": _words(
-                    ("disabled", "enabled"), "Kept for saved workflows: the merge holds no memory between passes."
+                    ("disabled", "enabled"),
+                    "Kept for saved workflows: the merge holds no memory between passes.",
                 ),
                 "vram_budget": _number(
                     0.0, 0.0, 1.0, "Share of the free GPU memory in which merged patches may stay."
@@ -82,7 +83,8 @@ class LoRAOptimizer:
                 ),
                 "svd_device": _words(("gpu", "cpu"), "Where element-wise work is done."),
                 "normalize_keys": _words(
-                    ("enabled", "disabled"), "Kept for saved workflows: names of every trainer are always read."
+                    ("enabled", "disabled"),
+                    "Kept for saved workflows: names of every trainer are always read.",
                 ),
                 "sparsification": _words(
                     ("disabled", "dare", "della", "dare_conflict", "della_conflict"),
@@ -115,7 +117,10 @@ class LoRAOptimizer:
                 ),
                 "smooth_slerp_gate": (
                     "BOOLEAN",
-                    {"default": False, "tooltip": "Kept for saved workflows: every choice is smoothed alike."},
+                    {
+                        "default": False,
+                        "tooltip": "Kept for saved workflows: every choice is smoothed alike.",
+                    },
                 ),
             },
         }

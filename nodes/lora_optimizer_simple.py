@@ -89,4 +89,3 @@ class LoRAOptimizerSimple:
         recipe = Recipe() if settings is None else recipe_of(settings)
         done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
         return done.model, done.clip, done.report, None, done.lora_data
-
