@@ -12,15 +12,19 @@ import torch
 from .analysis.measure import measure
 from .analysis.similarity import Measured
 from .core.errors import AlloyError as AlloyError
-from .core.errors import ProofError, SaveError, StackError
+from .core.errors import ProofError, SaveError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
 from .lora import keys
 from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
 from .lora.formats import Module
+from .lora.given import EntryLike as EntryLike
+from .lora.given import entry_of
+from .lora.given import parse_entry as parse_entry
 from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
+from .merging.cleaning import cleaner
 from .merging.engine import execute
 from .merging.fit import HEADER_BYTES, fitted
 from .merging.inner import assembled
@@ -31,9 +35,6 @@ from .merging.recipe import Recipe
 from .merging.report import Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
 
-EntryLike: TypeAlias = (
-    "Entry | LoraFile | str | Path | tuple[str | Path, float] | tuple[str | Path, float, float]"
-)
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
 _AGAIN = "Give the LoRAs, strengths and recipe that it was made with, or merge them again."
 
@@ -73,49 +74,7 @@ def stack_of(
         if not honour_metadata or not any(file.honouring().told for file in untold):
             return entries
         return build_stack(entries.entries, entries.model, True, True)
-    return build_stack([_entry(one) for one in entries], model, partial, honour_metadata)
-
-
-def _entry(given: EntryLike) -> Entry:
-    if isinstance(given, Entry):
-        return given
-    if isinstance(given, LoraFile):
-        return Entry(given)
-    if isinstance(given, tuple):
-        clip = float(given[2]) if len(given) == 3 else None
-        return Entry(open_lora(given[0]), float(given[1]), clip)
-    if isinstance(given, Path):
-        return Entry(open_lora(given))
-    return parse_entry(given)
-
-
-def parse_entry(text: str) -> Entry:
-    """`FILE[:STRENGTH[:CLIP]]`; a colon that belongs to the path stays with it.
-
-    Raises:
-        FileError: the file cannot be read.
-        StackError: a strength is not a number.
-    """
-    path, strengths = text, []
-    while len(strengths) < 2 and not _exists(path) and ":" in path:
-        path, number = path.rsplit(":", 1)
-        try:
-            strengths.insert(0, float(number))
-        except ValueError:
-            if "/" in number or "\\" in number:
-                path = text
-                break
-            raise StackError(
-                f"`{number}` in `{text}` is not a strength; write FILE:STRENGTH, as in `ink.safetensors:0.8`."
-            ) from None
-    return Entry(open_lora(path), *strengths[:2])
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:  # a name longer than the file system allows
-        return False
+    return build_stack([entry_of(one) for one in entries], model, partial, honour_metadata)
 
 
 def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, list[Measured]]:
@@ -157,8 +116,9 @@ def _resolved(
 ) -> tuple[Stack, dict[str, Any]]:
     """The stack that a plan is made for, and what the plan says of a formula."""
     if not recipe.formula:
-        return stack_of(stack, model, recipe.partial, recipe.honour_metadata), {}
-    entries = stack.entries if isinstance(stack, Stack) else [_entry(one) for one in stack]
+        built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
+        return replace(built, clean=cleaner(recipe)), {}
+    entries = stack.entries if isinstance(stack, Stack) else [entry_of(one) for one in stack]
     host = stack.model if isinstance(stack, Stack) else model
     built, inner = assembled(entries, recipe, host, plans, progress, device)
     return built, {"inner": inner, "leaves": sources_of(entries)}
@@ -387,7 +347,7 @@ def _as_hosted(stack: StackLike, told: Described) -> StackLike:
     if isinstance(stack, Stack) or (told.has_clip and not told.left_out):
         return stack
     hosted, left_out = [], set(told.left_out)
-    for entry in map(_entry, stack):
+    for entry in map(entry_of, stack):
         text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
         hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
     return hosted

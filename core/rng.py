@@ -31,7 +31,7 @@ def spread(count: int, size: int, name: str) -> Tensor:
 
 
 def uniform(
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     *,
     seed: int,
     content: str,

@@ -41,6 +41,9 @@ def shared(
     kept = min(int((values > SMALLEST**2 * largest).sum()), rank_limit)
     lost = float((values[kept:].sum() / values.sum()).sqrt()) if kept < len(values) else 0.0
     singular, left = values[:kept].sqrt(), vectors[:, :kept]
-    basis = span @ left * singular
+    outer = span @ left
+    # An SVD leaves the sign of a direction open, and a vote without outcome would go by it.
+    signs = torch.sign(outer.gather(0, outer.abs().argmax(0, keepdim=True)))
+    left, basis = left * signs, outer * signs * singular
     blocks = [(left.T @ core / singular[:, None]) @ down for core, down in zip(cores, downs, strict=True)]
     return basis.float(), torch.stack(blocks).float(), lost if lost > SMALLEST else 0.0

@@ -40,6 +40,11 @@ class LowRank:
         return prod(self.shape)
 
     @property
+    def flat_width(self) -> int:
+        """The columns of the flat delta."""
+        return prod(self.shape[1:])
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by role."""
         return {"up": self.up, "down": self.down}

@@ -34,6 +34,11 @@ class Dense:
         return prod(self.shape)
 
     @property
+    def flat_width(self) -> int:
+        """The columns of the flat delta."""
+        return prod(self.shape[1:])
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by role."""
         return {"matrix": self.matrix}
@@ -96,6 +101,11 @@ class Kron:
     def numel(self) -> int:
         """The number of its values."""
         return prod(self.shape)
+
+    @property
+    def flat_width(self) -> int:
+        """The columns of the flat delta."""
+        return prod(self.shape[1:])
 
     @property
     def tensors(self) -> dict[str, Tensor]:

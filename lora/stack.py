@@ -5,7 +5,7 @@ spellings of one weight meet on the coarsest common partition, shapes are checke
 not fit is said in one message before any work begins (`design.md` §1.2, §4).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, isfinite
 
@@ -40,6 +40,7 @@ class Stack:
         spellings: names from the files for targets that no family names.
         unmatched: per entry, the modules that the model does not have.
         notes: what the user should know, in sentences.
+        clean: what is done to every delta that is not preserved, before anybody sees it; None for nothing.
     """
 
     entries: tuple[Entry, ...]
@@ -49,6 +50,7 @@ class Stack:
     spellings: Mapping[Target, str]
     unmatched: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    clean: Callable[[Delta], Delta] | None = None
 
     def lead(self, name: str) -> Target | None:
         """Where a module's key leads: the way of the model, of the family, or by the name alone."""
@@ -88,7 +90,15 @@ class Stack:
 
     def load(self, group: Group) -> list[Delta]:
         """The deltas of one group, in factors, in the order of its contributions."""
-        return [one.load(self.entries[one.entry].file, self.model) for one in group.contributions]
+        return [self._load(one) for one in group.contributions]
+
+    def _load(self, one: Contribution) -> Delta:
+        entry = self.entries[one.entry]
+        delta = one.load(entry.file, self.model)
+        # What a formula made has been cleaned where it was made.
+        if self.clean is None or entry.preserve or one.module.home is not None:
+            return delta
+        return self.clean(delta)
 
 
 def build_stack(

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..analysis.similarity import Measured, strengths_on
 from ..enhance import orthogonalise
 from ..lora.stack import Group, Stack
+from .cleaning import tamed
 from .density import guessed_density
 from .elements import expected_norm
 from .methods import METHODS, degree, is_linear, shares_basis, ties
@@ -65,12 +66,12 @@ def blend_group(stack: Stack, recipe: Recipe, group: Group, one: Measured, relat
         return replace(blend, reason="nothing to blend here")
     method, reason = choose(recipe, related)
     module = METHODS[method]
-    weights = strengths[places]
+    weights = tamed(stack, recipe, group, one.gram.diagonal()[places], strengths[places])
     blend = replace(blend, method=method, reason=reason)
     modes = [stack.entries[one.entries[index]].conflict_mode for index in places.tolist()]
     is_masked = any(mode != ALL for mode in modes)
     if len(places) > 1 and (not is_linear(module) or recipe.sparsifier or is_masked):
-        work = _work(stack, recipe, group, one, places, module)
+        work = _work(stack, recipe, group, one, places, weights, module)
         deltas = stack.load(group)
         chosen = [deltas[index] for index in places.tolist()]
         if work.settings.get("density") == 0.0:
@@ -104,10 +105,15 @@ def _combined(recipe: Recipe, one: Measured, blend: Blend, places: Tensor, weigh
 
 
 def _work(
-    stack: Stack, recipe: Recipe, group: Group, one: Measured, places: Tensor, module: ModuleType
+    stack: Stack,
+    recipe: Recipe,
+    group: Group,
+    one: Measured,
+    places: Tensor,
+    weights: Tensor,
+    module: ModuleType,
 ) -> Work:
     entries = [stack.entries[one.entries[index]] for index in places.tolist()]
-    weights = strengths_on(stack, one)[places]
     is_row = len(group.shape) == 1
     sparsifier = recipe.sparsifier or getattr(module, "SPARSIFIER", "")
     enhancers = tuple(name for name in recipe.enhancers if _acts(name, module, is_row=is_row))

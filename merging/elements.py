@@ -131,9 +131,8 @@ class _Run:
         if gram is not None:
             given["norms"] = gram.diagonal().clamp(min=0).sqrt()
         done = self._method.finish(made, self._strengths, **given)
-        if isinstance(done, Tensor):
-            return Dense(done, 1.0, tuple(made.shape))
-        return LowRank(*done, 1.0, tuple(made.shape))
+        shape = tuple(made.shape)
+        return Dense(done, 1.0, shape) if isinstance(done, Tensor) else LowRank(done[0], done[1], 1.0, shape)
 
     def _trimmed_at(self) -> Sequence[float]:
         size = self._tiles.rows * self._tiles.columns

@@ -25,6 +25,7 @@ from ..lora.file import LoraFile
 from ..lora.formats import Module
 from ..lora.stack import Entry, Group, Model, Stack, build_stack
 from . import formula
+from .cleaning import cleaner
 from .engine import patch_of, width_of
 from .plan import Plan, is_for, make_plan
 from .recipe import Recipe
@@ -126,7 +127,8 @@ def assembled(
                 )
             made[member.label] = plan
             members.append(Entry(InnerFile(member.label, stack, plan, device), member.weight))
-        return build_stack(members, model, recipe.partial, recipe.honour_metadata)
+        built = build_stack(members, model, recipe.partial, recipe.honour_metadata)
+        return replace(built, clean=cleaner(recipe))
 
     stack = stack_of(tree)
     named = formula.places_of(tree)

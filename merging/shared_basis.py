@@ -16,10 +16,11 @@ def shared_basis(deltas: Sequence[Delta], rank_limit: int) -> tuple[Tensor, Tens
         deltas: of one target, at strength 1.
         rank_limit: the largest `R`.
     """
-    return knots.shared([_factors(delta) for delta in deltas], rank_limit=rank_limit)
+    return knots.shared([factors_of(delta) for delta in deltas], rank_limit=rank_limit)
 
 
-def _factors(delta: Delta) -> tuple[Tensor, Tensor]:
+def factors_of(delta: Delta) -> tuple[Tensor, Tensor]:
+    """A delta as `(o, r)`, its scale in it, and `(r, i)`; float32. A full one is itself beside a unit matrix."""
     if isinstance(delta, LowRank):
         return delta.up.float() * delta.scale, delta.down.float()
     matrix = delta.flat()

@@ -35,7 +35,7 @@ class Tiles:
         self.count = len(deltas)
         self.is_row = len(shape) == 1
         self.rows = 1 if self.is_row else shape[0]
-        self.columns = deltas[0].numel // self.rows
+        self.columns = deltas[0].numel // max(self.rows, 1)
 
     @property
     def height(self) -> int:
@@ -62,8 +62,9 @@ def _maker(delta: Delta, device: torch.device) -> Callable[[int, int, Tensor], o
     if isinstance(delta, LowRank) and len(delta.shape) > 1:
         up, down = delta.up.to(device).float() * delta.scale, delta.down.to(device).float()
         return lambda start, stop, out: torch.mm(up[start:stop], down, out=out)
-    if len(delta.shape) == 1:
+    shape = delta.shape
+    if len(shape) == 1:
         row = delta.flat().to(device).reshape(1, -1)
         return lambda start, stop, out: out.copy_(row)
-    columns = torch.arange(delta.numel // delta.shape[0])
+    columns = torch.arange(delta.flat_width)
     return lambda start, stop, out: out.copy_(delta.block(torch.arange(start, stop), columns))

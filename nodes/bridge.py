@@ -157,6 +157,13 @@ def patch_key(target: Target) -> Any:
     return key if part is None else (key, (part.axis, part.start, part.length))
 
 
+def work_device(on_gpu: bool) -> torch.device:
+    """Where element-wise work is done: ComfyUI's own device, or the CPU."""
+    import comfy.model_management
+
+    return comfy.model_management.get_torch_device() if on_gpu else torch.device("cpu")
+
+
 def adapters(patches: Sequence[Patch]) -> dict[Any, Any]:
     """Patches in ComfyUI's form: its own adapters, `alpha` equal to the rank, or whole differences."""
     return {patch_key(patch.target): _adapter(patch.delta) for patch in patches}

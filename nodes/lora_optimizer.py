@@ -88,7 +88,7 @@ class LoRAOptimizer:
                 ),
                 "sparsification": _words(
                     ("disabled", "dare", "della", "dare_conflict", "della_conflict"),
-                    "Set entries of every LoRA to zero before the merge; the …_conflict ones only where LoRAs disagree.",
+                    "Set entries of every LoRA to zero before the merge; those on conflict only where LoRAs disagree.",
                 ),
                 "sparsification_density": _number(0.7, 0.01, 1.0, "The share of entries that stays."),
                 "dare_dampening": _number(0.0, 0.0, 1.0, "How much less DARE scales up what it keeps."),
@@ -143,9 +143,11 @@ class LoRAOptimizer:
         if config is not None and settings_source == PASSED_ON:
             report = f"Passed on: the AutoTuner has merged already, by {told(config)}"
             return _shown((model, clip, report, tuner_data, None), config)
-        recipe = recipe_of(_without_lazy(settings, patch_compression) | (config or {}))
-        if config is not None:
-            recipe = recipe_of_candidate(_without_lazy(settings, patch_compression) | config)
+        asked = {
+            **settings,
+            "patch_compression": "disabled" if patch_compression == "lazy" else patch_compression,
+        }
+        recipe = recipe_of(asked) if config is None else recipe_of_candidate(asked | config)
         done = optimize(
             model,
             clip,
@@ -159,14 +161,13 @@ class LoRAOptimizer:
         return _shown(_outputs(done, settings_source, config), config)
 
 
-def _without_lazy(settings: Mapping[str, Any], patch_compression: str) -> dict[str, Any]:
-    return {**settings, "patch_compression": "disabled" if patch_compression == "lazy" else patch_compression}
-
-
 def _outputs(done: Optimized, source: str, config: Mapping[str, Any] | None) -> tuple[Any, ...]:
     report = done.report
     if source != MANUAL and config is None:
-        report += f"\nNote: `settings_source` is {source}, and no tuning result is connected; the widgets were followed."
+        report += (
+            f"\nNote: `settings_source` is {source}, and no tuning result is connected; the widgets were"
+            " followed."
+        )
     return done.model, done.clip, report, None, done.lora_data
 
 

@@ -43,6 +43,9 @@ def optimize(
     recipe: Recipe,
     output_strength: float,
     clip_strength_multiplier: float,
+    *,
+    on_gpu: bool = True,
+    is_lazy: bool = False,
 ) -> Optimized:
     """Merge a stack for a model and apply it to clones.
 
@@ -53,6 +56,8 @@ def optimize(
         recipe: how to merge.
         output_strength: at which the result is applied; negative for what the merge suggests.
         clip_strength_multiplier: a further factor on the text encoders, for every entry alike.
+        on_gpu: do element-wise work on ComfyUI's device.
+        is_lazy: do not keep results of full rank; they are made anew when ComfyUI loads the weight.
 
     Raises:
         AlloyError: a file, an entry or the stack as a whole cannot be merged.
@@ -67,7 +72,14 @@ def optimize(
     if formula := merge_formula(lora_stack, read):
         recipe = replace(recipe, formula=formula)
     entries = [_entry(entry) for entry in read]
-    merged = merge(entries, recipe, model=known, progress=bridge.progress_bar(3))
+    merged = merge(
+        entries,
+        recipe,
+        model=known,
+        progress=bridge.progress_bar(3),
+        device=bridge.work_device(on_gpu),
+        is_lazy=is_lazy,
+    )
     strength = merged.report.suggested_strength if output_strength < 0 else output_strength
     clip_strength = strength * clip_strength_multiplier
     patches = [patch for patch in merged.patches if not patch.target.is_clip]

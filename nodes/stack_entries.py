@@ -29,9 +29,9 @@ PRECOMPUTED = "_precomputed_diffs"
 class StackEntry:
     """One LoRA of a stack.
 
-    `name` is what the stack calls it, and `position` where it stood there, from 1; `tensors` are its tensors by key where the stack brings them along
-    instead of a file, and `metadata` its header strings. `clip_strength` equals `strength` where the stack
-    gave none.
+    `name` is what the stack calls it, and `position` where it stood there, from 1; `tensors` are its tensors by
+    key where the stack brings them along instead of a file, and `metadata` its header strings. `clip_strength`
+    equals `strength` where the stack gave none.
     """
 
     name: str
@@ -84,8 +84,8 @@ def merge_formula(lora_stack: object, entries: Sequence[StackEntry]) -> str:
         return renumbered(tree, {entry.position - 1: place for place, entry in enumerate(entries)})
     except KeyError as problem:
         raise StackError(
-            f"The merge formula `{texts[-1]:.{SHOWN}}` names LoRA {problem.args[0] + 1}, which is left out of the stack:"
-            " its strength is 0, or it names no LoRA. Take it out of the formula."
+            f"The merge formula `{texts[-1]:.{SHOWN}}` names LoRA {problem.args[0] + 1}, which is left out of the"
+            " stack: its strength is 0, or it names no LoRA. Take it out of the formula."
         ) from None
 
 

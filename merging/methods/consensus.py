@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...core.linalg import effective_factors
+from .spherical import ANTIPODAL
 
 DEGREE = 0
 
@@ -39,10 +40,13 @@ def finish(merged: Tensor, strengths: Tensor, *, norms: Tensor) -> Tensor | tupl
 
     Returns:
         Factors `(o, r)` and `(r, c)`, `r` the exponential of the spectrum's entropy; `(1, c)` for a single row.
+        Where the deltas all but cancel, the result as it is: there is no norm to bring it to.
     """
     shares = strengths.abs().double().cpu() / strengths.abs().double().sum().cpu()
     present = float(torch.linalg.vector_norm(merged, dtype=torch.float64))
-    if present == 0.0:
+    expected = float(shares @ norms)
+    if present <= ANTIPODAL * expected:
+        # What is left of a cancellation would be lifted to a LoRA's norm, and its rounding with it.
         return merged
-    calibrated = merged * (float(shares @ norms) / present)
+    calibrated = merged * (expected / present)
     return calibrated if min(merged.shape) == 1 else effective_factors(calibrated)

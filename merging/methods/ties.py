@@ -15,7 +15,7 @@ from torch import Tensor
 from ..recipe_words import Divisor, Unit, Vote
 
 SPARSIFIER = "trim"
-TWOFOLD = 2.0
+TWOFOLD = 2.0 * (1 + 1e-6)  # exactly twice, but for rounding, is not more than twice
 
 
 def degree(*, divisor: Divisor = "mass") -> int:

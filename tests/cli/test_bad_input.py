@@ -170,7 +170,7 @@ def test_a_bad_recipe_is_a_sentence(run, loras, tmp_path, text, says):
 
 
 def test_a_bad_plan_is_a_sentence_with_the_name_of_its_file(run, loras, tmp_path):
-    (tmp_path / "plan.json").write_text('{"version": 1, "recipe": {}, "sources": 5}')
+    (tmp_path / "plan.json").write_text('{"version": 2, "recipe": {}, "sources": 5}')
     ran = run("merge", loras[0], "-o", tmp_path / "out", "--plan", tmp_path / "plan.json")
     assert ran.code == 1 and "plan.json` cannot be used: The plan is damaged: 5 stands for a list" in ran.err
 

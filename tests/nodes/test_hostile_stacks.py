@@ -12,9 +12,9 @@ import torch
 from lora_alloy.core.errors import AlloyError, FileError, RecipeError, SaveError, StackError
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy.nodes import bridge, optimizing, session
-from lora_alloy.nodes.lora_optimizer_simple import recipe_of
 from lora_alloy.nodes.optimizing import optimize
 from lora_alloy.nodes.save_merged_lora import SaveMergedLoRA
+from lora_alloy.nodes.settings import recipe_of
 from lora_alloy.nodes.stack_entries import read_stack
 
 MANY = {"tensor": torch.zeros(2), "array": np.zeros(2)}
@@ -103,7 +103,7 @@ def test_a_strength_that_a_link_brings_is_checked_like_a_widget(name: str, value
         ({"mode": torch.zeros(2)}, "Settings of the mode tensor"),
         ({"sparsification": np.zeros(2)}, "sparsification = array"),
         ({"optimization_mode": torch.zeros(2)}, "optimization_mode = tensor"),
-        ({"merge_strategy_override": ["ties"]}, r"Known: .*karcher\. Set them back"),
+        ({"merge_strategy_override": ["ties"]}, r"Known: .*knots_ties\. Set them back"),
     ],
     ids=str,
 )

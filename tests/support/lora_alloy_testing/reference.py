@@ -102,14 +102,88 @@ def logarithm(base: Array, point: Array) -> Array:
     return across / length * np.arctan2(length, float(base @ point))
 
 
+DENSITY = 0.5
+
+
+def normalize(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
+    """`Σ w Δ / √(Σ w²)`."""
+    return weighted_sum(deltas, strengths) / np.sqrt(sum(w * w for w in strengths))
+
+
+def trim(delta: Array, density: float) -> Array:
+    """The largest magnitudes of the whole target, and those as large as the last of them."""
+    keep = max(1, round(density * delta.size))
+    return np.where(np.abs(delta) >= np.sort(np.abs(delta).ravel())[-keep], delta, 0.0)
+
+
+def elect(deltas: Sequence[Array], strengths: Sequence[float], vote: str, *, divisor: str = "mass") -> Array:
+    """The seed's second and third step, entry by entry; a vote without outcome goes to the target's majority."""
+    turned = np.stack([np.sign(w) * delta for w, delta in zip(strengths, deltas, strict=True)])
+    weights = np.abs(np.array(strengths)).reshape(-1, *(1,) * deltas[0].ndim)
+    votes = np.sign(turned).sum(0) if vote == "frequency" else (weights * turned).sum(0)
+    signs = np.sign(votes)
+    majority = -1.0 if signs.sum() < 0 else 1.0
+    merged = np.zeros_like(deltas[0])
+    for place in np.ndindex(merged.shape):
+        sign = signs[place] or majority
+        agreeing = [k for k in range(len(deltas)) if np.sign(turned[(k, *place)]) == sign]
+        if agreeing:
+            below = len(agreeing) if divisor == "count" else sum(abs(strengths[k]) for k in agreeing)
+            merged[place] = sum(abs(strengths[k]) * turned[(k, *place)] for k in agreeing) / below
+    return merged
+
+
+def vote_of(deltas: Sequence[Array], strengths: Sequence[float]) -> str:
+    """By mass where the LoRAs, at their strengths, differ more than twofold."""
+    loud = [abs(w) * norm(delta) for w, delta in zip(strengths, deltas, strict=True)]
+    return "total" if max(loud) > 2 * (1 + 1e-6) * min(loud) else "frequency"
+
+
+def ties(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
+    """Trim, elect, average those that agree."""
+    return elect([trim(d, DENSITY) for d in deltas], strengths, vote_of(deltas, strengths))
+
+
+def consensus(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
+    """Importance, norm, effective rank: the seed's three stages."""
+    top = sum(w * delta**3 for w, delta in zip(strengths, deltas, strict=True))
+    below = sum(abs(w) * delta**2 for w, delta in zip(strengths, deltas, strict=True))
+    merged = np.divide(top, below, out=np.zeros_like(deltas[0]), where=np.asarray(below) > 0)
+    if norm(merged) <= ANTIPODAL * expected_norm(deltas, strengths):
+        return merged
+    flat = (merged * (expected_norm(deltas, strengths) / norm(merged))).reshape(len(merged), -1)
+    left, values, right = np.linalg.svd(flat, full_matrices=False)
+    shares = values[values > 1e-9 * values[0]] / values.sum()
+    rank = max(1, round(float(np.exp(-(shares * np.log(shares)).sum()))))
+    return (left[:, :rank] * values[:rank] @ right[:rank]).reshape(merged.shape)
+
+
+def knots_ties(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
+    """TIES on the right singular blocks of all deltas side by side, brought back by the left ones."""
+    flat = [delta.reshape(len(delta), -1) for delta in deltas]
+    left, values, right = np.linalg.svd(np.concatenate(flat, 1), full_matrices=False)
+    kept = values > 1e-6 * values[0]
+    left, values, right = left[:, kept], values[kept], right[kept]
+    signs = np.sign(left[np.abs(left).argmax(0), np.arange(left.shape[1])])
+    blocks = np.split(right * signs[:, None], len(deltas), 1)
+    merged = elect([trim(b, DENSITY) for b in blocks], strengths, vote_of(deltas, strengths))
+    return (left * signs * values @ merged).reshape(deltas[0].shape)
+
+
 Method = Callable[[Sequence[Array], Sequence[float]], Array]
 METHODS: dict[str, Method] = {
+    "normalize": normalize,
+    "ties": ties,
+    "consensus": consensus,
+    "knots_ties": knots_ties,
     "weighted_sum": weighted_sum,
     "weighted_average": weighted_average,
     "slerp": slerp,
     "karcher": karcher,
 }
-AVERAGES = frozenset({"weighted_average", "slerp", "karcher"})
+LINEAR = ("weighted_sum", "weighted_average", "slerp", "karcher", "normalize")
+BLENDS = ("weighted_average", "slerp", "karcher")  # what they make of one LoRA twice is that LoRA
+AVERAGES = frozenset(METHODS) - {"weighted_sum"}
 
 
 @dataclass(frozen=True)
@@ -168,7 +242,11 @@ def blend(stack: Sequence[Voice], target: str, method: str, is_relative: bool = 
     if len(playing) == 1:
         return weighted_sum(deltas, strengths)
     if method == "auto":
+        turned = [np.sign(w) * delta for delta, w in playing]
+        pairs = [cosine(a, b) for k, a in enumerate(turned) for b in turned[:k]]
         method = "slerp" if len(playing) == 2 else "karcher"
+        if np.mean(pairs) > 0.5:
+            method = "consensus"
     made = METHODS[method](deltas, strengths)
     is_scaled = method in AVERAGES and not is_relative
     return made * mean_strength(strengths) if is_scaled else made
