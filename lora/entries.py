@@ -97,13 +97,20 @@ class Contribution:
         base = weight if part is None else weight.narrow(part.axis, part.start, part.length)
         shape = self.module.shape
         assert shape is not None
-        if (base.shape[0], base[0].numel()) != (shape[0], prod(shape[1:])):
+        if not _is_like(tuple(base.shape), shape):
             raise StackError(
                 f"`{self.module.name}` is for a weight of {shape}, and the base weight {self.home} has"
                 f" {tuple(base.shape)}; it is for another model."
             )
         # The file's halves stand in the other order, so it must see the base in that order too.
         return torch.cat(base.chunk(2)[::-1]) if self.swap_halves else base
+
+
+def _is_like(base: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a base weight can bear a delta of `shape`, which may be a flat convolution's."""
+    if not base or len(base) < min(len(shape), 2):
+        return False
+    return (base[0], prod(base[1:])) == (shape[0], prod(shape[1:]))
 
 
 @dataclass(frozen=True)

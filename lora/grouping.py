@@ -120,6 +120,11 @@ class Table:
         sizes = list(self._base_shape(target.weight))
         if not sizes:
             return None
+        if len(sizes) < 2 or 0 in sizes:
+            self._problems.append(
+                f"`{module.name}` comes with {module.base_reason}, and {target} has {tuple(sizes)}, which is no matrix"
+            )
+            return None
         if target.part is not None:
             sizes[target.part.axis] = target.part.length
         shaped = replace(module, shape=tuple(sizes))
@@ -275,7 +280,7 @@ class Table:
 
 
 def _flat(shape: Sequence[int]) -> tuple[int, int]:
-    return shape[0], prod(shape[1:])
+    return (shape[0] if shape else 1), prod(shape[1:])
 
 
 def _strangeness(name: str) -> tuple[bool, bool, str]:

@@ -41,7 +41,7 @@ _SUFFIXES: dict[str, str] = {
 }
 # PEFT puts the adapter's name in between: `….lora_A.default.weight`.
 _ADAPTER = re.compile(
-    r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>\w+)(?P<end>\.weight|(?<!A)\.bias)?$"
+    r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>[^.]+)(?P<end>\.weight|(?<!A)\.bias)?$"
 )
 _ROLES = {"up", "down", "mid", "alpha", "scalar", *dora.ROLES}
 _SIDES = {"A": "down", "B": "up", "magnitude_vector": "magnitude"}
