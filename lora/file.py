@@ -1,7 +1,7 @@
 """One LoRA file: its modules, and an account of every tensor in it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +18,8 @@ from ..core.text import whole
 from . import keys
 from .factors import Delta
 from .formats import FORMATS, Format, Module, Problem, ia3, others
+from .headers import brief
+from .packed import unpacked
 from .told import Told, told_scales
 
 SHOWN = 4
@@ -49,7 +51,8 @@ class LoraFile:
     Attributes:
         label: what messages and reports call it.
         path: where it lies; None for tensors in memory.
-        tensors: the open file.
+        tensors: the open file; packed factors are read as what they stand for.
+        scales: by the name of a packed factor's scale, the factor.
         modules: key → module, in the file's order; the key is the name in the file, with `.bias` for biases.
         unread: modules that are recognised but not read, with the reason.
         accounts: one for every tensor of the file.
@@ -61,14 +64,15 @@ class LoraFile:
     def __init__(self, label: str, path: Path | None, tensors: TensorFile, sha256: str | None = None) -> None:
         self.label = label = whole(label)
         self.path = path
-        self.tensors = tensors
+        self._stored = tensors
+        self.tensors, self.scales = unpacked(tensors)
         self._sha256 = sha256
-        grouped, rest = _grouped(tensors.infos)
-        self.modules, self.unread, self.accounts = _recognised(label, tensors, grouped, rest)
-        shapes = {
-            module.name: module.widths for module in self.modules.values() if module.parameter == "weight"
-        }
-        self.families = keys.candidates(shapes)
+        grouped, rest = _grouped(self.tensors.infos)
+        self.modules, self.unread, self.accounts = _recognised(label, self.tensors, grouped, rest)
+        self.accounts += _scale_accounts(self.scales, self.accounts)
+        # What changes a bias alone shows its module's name, and its outputs.
+        ordered = sorted(self.modules.values(), key=lambda module: module.parameter == "weight")
+        self.families = keys.candidates({module.name: module.widths for module in ordered})
         self.told: Mapping[str, Told] = MappingProxyType({})
 
     @cached_property
@@ -78,7 +82,7 @@ class LoraFile:
             return self._sha256
         if self.path is not None:
             return file_sha256(self.path)
-        return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
+        return tensors_sha256({name: self._stored.read(name) for name in self._stored.infos})
 
     def without(self, names: Collection[str]) -> "LoraFile":
         """The same file, its content's hash included, as if some modules were not in it."""
@@ -214,6 +218,12 @@ def _recognised(
     return MappingProxyType(modules), tuple(unread), tuple(accounts)
 
 
+def _scale_accounts(scales: Mapping[str, str], accounts: Iterable[Account]) -> tuple[Account, ...]:
+    """Scales share the fate of the factors they belong to."""
+    fates = {account.tensor: account for account in accounts}
+    return tuple(replace(fates[factor], tensor=scale) for scale, factor in scales.items())
+
+
 def _modules(name: str, roles: Mapping[str, TensorInfo]) -> Iterator[Module | Problem]:
     """What the tensors under one name make up: formats take theirs in order, until a problem stops them."""
     for one in FORMATS:
@@ -235,7 +245,7 @@ def _strays(roles: Mapping[str, TensorInfo], foreign: str | None, made_of: list[
 
 
 def _damaged(label: str, tensors: TensorFile, damage: list[Problem]) -> FileError:
-    shown = "; ".join(f"`{problem.name}` {problem.text}" for problem in damage[:SHOWN])
+    shown = "; ".join(f"`{brief(problem.name)}` {problem.text}" for problem in damage[:SHOWN])
     more = f"; and {len(damage) - SHOWN} more" if len(damage) > SHOWN else ""
     return FileError(
         f"`{tensors.path}` is damaged or of a format we do not read: {shown}{more}. Get {label} again."
@@ -251,9 +261,15 @@ def _not_a_lora(label: str, tensors: TensorFile) -> FileError:
             f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load"
             " it as the base model, and name a LoRA file here."
         )
-    ends = Counter(name.rsplit(".", 1)[-1] for name in names).most_common(3)
-    kinds = ", ".join(f"`.{end}` ({count})" for end, count in ends)
+    ends = Counter(map(_ending, names)).most_common(3)
+    kinds = ", ".join(f"`.{brief(end)}` ({count})" for end, count in ends)
     return FileError(
         f"`{tensors.path}` has no LoRA factors: its {len(names):,} tensors end in {kinds}. It is of a"
         " format we do not read, or no LoRA."
     )
+
+
+def _ending(name: str) -> str:
+    """The last step of a name that says something of its kind."""
+    head, _, last = name.rpartition(".")
+    return f"{head.rpartition('.')[2]}.{last}" if head and last in ("weight", "bias") else last

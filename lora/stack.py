@@ -5,6 +5,7 @@ spellings of one weight meet on the coarsest common partition, shapes are checke
 not fit is said in one message before any work begins (`design.md` §1.2, §4).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, isfinite
@@ -14,8 +15,9 @@ from . import keys
 from .choosing import family_of
 from .entries import Contribution, Entry, Group, Model, no_base
 from .factors import Delta
-from .formats import Problem
+from .formats import Problem, others
 from .grouping import Table, led
+from .headers import brief
 from .keys import Family
 from .target import Target
 from .told import groups
@@ -191,15 +193,16 @@ def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool,
             total = len(entry.file.unread) + len(entry.file.modules)
             first = unread[0]
             sentences.append(
-                f"`{entry.file.label}`: {len(unread)} of {total} modules are not read; `{first.name}`"
+                f"`{entry.file.label}`: {len(unread)} of {total} modules are not read; `{brief(first.name)}`"
                 f" {first.text}"
             )
         odd = [account.tensor for account in entry.file.accounts if account.state == "unknown"]
         if odd:
             notes.append(
-                f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first `{odd[0]}`;"
-                " they are left out."
+                f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first"
+                f" `{brief(odd[0])}`; they are left out."
             )
+        notes += _noted(entry)
     if sentences and not partial:
         raise StackError(
             "A merge would lose part of what was asked. "
@@ -207,6 +210,13 @@ def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool,
             + ". Take those LoRAs out, or allow a partial merge (`--partial`)."
         )
     notes += (f"{sentence}; a partial merge was asked for." for sentence in sentences)
+
+
+def _noted(entry: Entry) -> Iterator[str]:
+    """What is known, and left out of every merge, and yet was trained."""
+    found = [known[1] for account in entry.file.accounts if (known := others.known_as(account.tensor))]
+    for what, count in Counter(what for what in found if others.is_noted(what)).items():
+        yield f"`{entry.file.label}`: {count} tensors are left out, each {what}."
 
 
 def _without_base(entry: Entry, model: Model | None) -> list[Problem]:
@@ -257,7 +267,7 @@ def _report_unmatched(
         if names:
             notes.append(
                 f"`{label}`: {len(names)} of {total} modules ({len(names) / total:.0%}) have no place in"
-                f" this model and are left out, the first `{names[0]}`."
+                f" this model and are left out, the first `{brief(names[0])}`."
             )
 
 
@@ -265,10 +275,10 @@ def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model 
     names = [name for entry in entries for name in entry.file.modules]
     if model and not model.has_clip and names and all(map(keys.is_text, names)):
         return (
-            f"Nothing can be merged: all {len(names)} modules of the stack, the first `{names[0]}`, are for text"
-            " encoders, and no CLIP is connected. Connect the CLIP."
+            f"Nothing can be merged: all {len(names)} modules of the stack, the first `{brief(names[0])}`, are"
+            " for text encoders, and no CLIP is connected. Connect the CLIP."
         )
-    first = names[0] if names else "none"
+    first = brief(names[0]) if names else "none"
     found = f"LoRAs for {family.title}" if family else "modules such as"
     where = "the model has none of their targets" if model else "no target is left"
     return (
