@@ -33,6 +33,8 @@ _STRAY = {
     "scaled": "a mark of OFT without its rotations: no effect",
     "bm": "GLoRA's Tucker core without its factors: no effect",
 }
+_BFL_NORM = (".query_norm.scale", ".key_norm.scale")
+_FIRST_LAYER = ("img_in", "diffusion_model.img_in")
 _UNUSED = "belongs to no factors beside it: no effect"
 
 
@@ -163,7 +165,35 @@ def _grouped(infos: Mapping[str, TensorInfo]) -> tuple[dict[str, dict[str, Tenso
         if "on_input" in roles:
             roles["weight"] = infos[name]
             rest.remove(name)
+    _add_bfl_norms(grouped, rest, infos)
     return grouped, rest
+
+
+def _add_bfl_norms(
+    grouped: dict[str, dict[str, TensorInfo]], rest: list[str], infos: Mapping[str, TensorInfo]
+) -> None:
+    """Whole norms in a control LoRA of Black Forest Labs replace the model's (`spec/comfyui-contract.md` §2.3)."""
+    if _entrance(grouped) is None:
+        return
+    for name in [name for name in rest if name.endswith(_BFL_NORM)]:
+        module = name.removesuffix(".scale")
+        if not grouped.setdefault(module, {}):
+            grouped[module]["set"] = infos[name]
+            rest.remove(name)
+
+
+def _entrance(grouped: Mapping[str, Mapping[str, TensorInfo]]) -> str | None:
+    """The first layer of Flux by its native name, if the file changes it as a LoRA."""
+    return next((name for name in _FIRST_LAYER if {"up", "down"} <= grouped.get(name, {}).keys()), None)
+
+
+def _widened(modules: dict[str, Module], grouped: Mapping[str, Mapping[str, TensorInfo]]) -> None:
+    """A control LoRA of Black Forest Labs widens the first layer by the channels of its picture."""
+    name = _entrance(grouped)
+    if name in modules and any(
+        f"{one}.scale".endswith(_BFL_NORM) for one in grouped if "set" in grouped[one]
+    ):
+        modules[name] = replace(modules[name], is_wider=True)
 
 
 def _recognised(
@@ -200,6 +230,7 @@ def _recognised(
                 roles = {}
         made_of = [modules[key].format for key in (name, f"{name}.bias") if key in modules]
         accounts += _strays(roles, foreign_modules.get(name), made_of)
+    _widened(modules, grouped)
     if damage:
         raise _damaged(label, tensors, damage)
     for name in rest:

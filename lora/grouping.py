@@ -274,6 +274,10 @@ class Table:
             if target.part:
                 expected[target.part.axis] = target.part.length
             shape = tuple(expected)
+        if any(contribution.module.is_wider for contribution in taken):
+            widened = _widened(target, shape, taken, is_known=weight_shape is not None)
+            if widened is not None:
+                return widened
         for contribution in taken:
             if _flat(contribution.shape) != _flat(shape):
                 owner = entries[contribution.entry].file.label
@@ -282,6 +286,28 @@ class Table:
                     f"`{owner}` has {contribution.shape} on {target}, {against} has {tuple(shape)}"
                 )
         return Group(target, shape, tuple(taken))
+
+
+def _widened(
+    target: Target, shape: tuple[int, ...], taken: Sequence[Contribution], *, is_known: bool
+) -> Group | None:
+    """The group of a weight that is filled up with zeros, all that is narrower with it; None if they do not fit.
+
+    Args:
+        target: the weight.
+        shape: its own, or that of the first to change it.
+        taken: what changes it, of which at least one fills it up.
+        is_known: whether `shape` is the weight's own.
+    """
+    wide = {one.shape for one in taken if one.module.is_wider}
+    narrow = {one.shape for one in taken} - wide | ({shape} if is_known else set())
+    if target.part is not None or len(wide) > 1 or len(narrow - wide) > 1:
+        return None
+    (made,) = wide
+    if any(len(one) != 2 or one[0] > made[0] or one[1] > made[1] for one in (made, *narrow)):
+        return None
+    filled = (one if one.shape == made else replace(one, wider=made) for one in taken)
+    return Group(target, made, tuple(filled), is_wider=True)
 
 
 def _flat(shape: Sequence[int]) -> tuple[int, int]:

@@ -60,6 +60,11 @@ class Stack:
             return Target(keys.loose_name(name))
         return route.target if route else None
 
+    @property
+    def wider(self) -> frozenset[Target]:
+        """The targets whose base weight is to be filled up with zeros, where it is smaller than the merge."""
+        return frozenset(group.target for group in self.groups if group.is_wider)
+
     def height(self, weight: str) -> int:
         """The rows of a whole weight, as the model or the family has them; 0 if neither is known."""
         if self.model is not None and (shape := self.model.shapes.get(weight)):

@@ -142,7 +142,8 @@ def _lora_data(
     merged: Merged, patches: Sequence[Any], clip_patches: Sequence[Any], strength: float, clip_strength: float
 ) -> dict[str, Any]:
     """LORA_DATA (`spec/nodes.md` §2.2), and the merge itself, which is what we save."""
-    model_patches, encoder_patches = bridge.adapters(patches), bridge.adapters(clip_patches)
+    model_patches = bridge.adapters(patches, merged.stack.wider)
+    encoder_patches = bridge.adapters(clip_patches)
     return {
         "model_patches": model_patches,
         "clip_patches": encoder_patches,
