@@ -1,7 +1,7 @@
 """One LoRA file: its modules, and an account of every tensor in it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -63,12 +63,18 @@ class LoraFile:
             honoured.
     """
 
-    def __init__(self, label: str, path: Path | None, tensors: TensorFile, sha256: str | None = None) -> None:
+    def __init__(
+        self,
+        label: str,
+        path: Path | None,
+        tensors: TensorFile,
+        content_hash: Callable[[Path], str] = file_sha256,
+    ) -> None:
         self.label = label = whole(label)
         self.path = path
         self._stored = tensors
         self.tensors, self.scales = unpacked(tensors)
-        self._sha256 = sha256
+        self._content_hash = content_hash
         grouped, rest = _grouped(self.tensors.infos)
         self.modules, self.unread, self.accounts = _recognised(label, self.tensors, grouped, rest)
         self.accounts += _scale_accounts(self.scales, self.accounts)
@@ -80,10 +86,8 @@ class LoraFile:
     @cached_property
     def sha256(self) -> str:
         """The content's hash: of the file, or of the tensors in memory."""
-        if self._sha256 is not None:
-            return self._sha256
         if self.path is not None:
-            return file_sha256(self.path)
+            return self._content_hash(self.path)
         return tensors_sha256({name: self._stored.read(name) for name in self._stored.infos})
 
     def without(self, names: Collection[str]) -> "LoraFile":

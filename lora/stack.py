@@ -117,6 +117,7 @@ def build_stack(
     notes: list[str] = []
     if honour_metadata:
         entries = [replace(entry, file=entry.file.honouring()) for entry in entries]
+    _refuse_families(entries, model)
     kept = _without_idle(_added_up(entries, notes), notes)
     notes += (note for entry in kept for note in _honoured(entry))
     if not kept:
@@ -138,6 +139,20 @@ def build_stack(
     if not groups:
         raise StackError(_nothing_fits(kept, family, model))
     return Stack(tuple(kept), groups, family, model, table.spellings, unmatched, tuple(notes))
+
+
+def _refuse_families(entries: Sequence[Entry], model: Model | None) -> None:
+    """Stop at LoRAs of several families, or of another than the model's, before any file is read whole.
+
+    Files of one size may be one file, whose strengths may cancel: they are told apart by content, and judged then.
+    """
+    acting = [entry for entry in entries if entry.strength or entry.strength_on_clip]
+    sizes = Counter(entry.file.tensors.size_bytes for entry in acting)
+    try:
+        family_of([entry for entry in acting if sizes[entry.file.tensors.size_bytes] == 1], model)
+    except StackError:
+        family_of(acting, model)  # it names all of them
+        raise
 
 
 def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:

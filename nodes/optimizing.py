@@ -104,7 +104,7 @@ def _entry(given: StackEntry) -> Entry:
 
 def _opened(path: Path) -> LoraFile:
     tensors = open_tensors(path)
-    return LoraFile(path.name, path, tensors, session.content_hash(path))
+    return LoraFile(path.name, path, tensors, session.content_hash)
 
 
 def _refuse_filters(entries: Sequence[StackEntry]) -> None:
