@@ -154,7 +154,7 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Del
 
 
 def _refuse_other_shape(module: Module, tensors: TensorFile) -> None:
-    told = tuple(int(size) for size in tensors.read(module.roles["reshape"].name).tolist())
+    told = tuple(tensors.read(module.roles["reshape"].name).tolist())
     if told != module.shape:
         raise FileError(
             f"`{module.name}` of `{tensors.path}` is for a base weight of {told}, and its factors make {module.shape};"
