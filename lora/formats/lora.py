@@ -40,13 +40,16 @@ _SUFFIXES: dict[str, str] = {
     ".scalar": "scalar",
     **dora.SUFFIXES,
     ".lora_B.bias": "bias",
+    ".lora_A.bias": "down bias",
+    ".lora_down.bias": "down bias",
     ".reshape_weight": "reshape",
 }
 # PEFT puts the adapter's name in between: `….lora_A.default.weight`.
 _ADAPTER = re.compile(
-    r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>[^.]+)(?P<end>\.weight|(?<!A)\.bias)?$"
+    r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>[^.]+)(?P<end>\.weight|\.bias)?$"
 )
 _ROLES = {"up", "down", "mid", "alpha", "scalar", "reshape", *dora.ROLES}
+_BIASES = {"A": "down bias", "B": "bias"}
 _SIDES = {"A": "down", "B": "up", "magnitude_vector": "magnitude"}
 # XLabs' processors of Flux: the first of a double block is for the image, the second for the text.
 _PROCESSOR = re.compile(
@@ -71,7 +74,8 @@ def split(tensor_name: str) -> tuple[str, str] | None:
     if ending := _ENDINGS.search(tensor_name):
         return tensor_name[: ending.start()], _SUFFIXES[ending.group()]
     if named := _ADAPTER.match(tensor_name):
-        return named["module"], "bias" if named["end"] == ".bias" else _SIDES[named["side"]]
+        sides = _BIASES if named["end"] == ".bias" else _SIDES
+        return (named["module"], sides[named["side"]]) if named["side"] in sides else None
     return None
 
 
@@ -85,6 +89,8 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     if "reshape" in roles and any(role in roles for role in dora.ROLES):
         text = "comes with DoRA magnitudes for a wider base weight, and no program says how they meet"
         return Problem(name, text, is_damage=False)
+    if "down bias" in roles:
+        return Problem(name, "comes with a bias of its down factor, which no loader applies", is_damage=False)
     if "bias" in roles and "alpha" in roles:
         return Problem(
             name, "comes with a bias and an alpha, and no program says how they meet", is_damage=False

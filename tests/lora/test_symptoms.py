@@ -204,6 +204,12 @@ def test_an_adapter_may_be_called_anything(adapter):
     assert delta(tensors, name) == [[2.0, 4.0], [6.0, 12.0]]
 
 
+@pytest.mark.parametrize("ending", [".lora_A.bias", ".lora_down.bias", ".lora_A.default.bias"])
+def test_a_bias_of_a_down_is_no_second_down_and_is_refused_by_name(ending):
+    with pytest.raises(StackError, match="comes with a bias of its down factor, which no loader applies"):
+        build_stack([Entry(read(pair() | {QUERY + ending: torch.ones(1)}))])
+
+
 def test_two_namings_with_different_values_are_two_loras_in_one_file():
     other = "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q"
     tensors = pair() | {f"{other}.lora_B.weight": 2 * UP, f"{other}.lora_A.weight": DOWN}
@@ -300,6 +306,12 @@ def test_a_part_of_the_model_at_hand_is_all_that_is_merged_and_the_rest_is_said(
 
 def test_the_delta_of_a_file_does_not_depend_on_how_its_alpha_is_stored():
     expected = np.array([[4.0, 8.0], [12.0, 24.0]])
-    for alpha in (torch.tensor(2), torch.tensor([2.0]), torch.tensor(2.0, dtype=torch.bfloat16)):
+    alphas = (
+        torch.tensor(2),
+        torch.tensor([2.0]),
+        torch.tensor([[2.0]]),
+        torch.tensor(2.0, dtype=torch.bfloat16),
+    )
+    for alpha in alphas:
         found = delta(pair() | {f"{QUERY}.alpha": alpha})
         np.testing.assert_array_equal(found, expected)
