@@ -17,7 +17,7 @@ from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_m
 from ..core.text import whole
 from . import keys
 from .factors import Delta
-from .formats import FORMATS, Format, Module, Problem, ia3, others
+from .formats import FORMATS, Format, Module, Problem, ia3, lora, others
 from .headers import brief
 from .packed import unpacked
 from .told import Told, told_scales
@@ -197,7 +197,7 @@ def _widened(modules: dict[str, Module], grouped: Mapping[str, Mapping[str, Tens
     if name in modules and any(
         f"{one}.scale".endswith(_BFL_NORM) for one in grouped if "set" in grouped[one]
     ):
-        modules[name] = replace(modules[name], is_wider=True)
+        modules[name] = replace(modules[name], is_wider=True, note=lora.WIDER)
 
 
 def _recognised(

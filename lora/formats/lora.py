@@ -21,6 +21,10 @@ from . import dora, values
 from .module import Module, Problem
 
 NAME = "lora"
+WIDER = (
+    "For a wider weight than the model's, as control LoRAs are: ComfyUI and a merge fill it up with zeros, and the"
+    " model then wants the picture's channels too"
+)
 
 _SUFFIXES: dict[str, str] = {
     ".lora_up.weight": "up",
@@ -111,7 +115,7 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
         )
         return Problem(name, text, is_damage=True)
     taken = MappingProxyType({role: info for role, info in roles.items() if role in _ROLES})
-    reason, note = dora.reason(roles), dora.note(roles, up[0])
+    reason, note = dora.reason(roles), WIDER if is_wider else dora.note(roles, up[0])
     return Module(name, NAME, taken, down[0], shape, base_reason=reason, note=note, is_wider=is_wider)
 
 

@@ -121,6 +121,7 @@ class TestTheScale:
         [
             torch.tensor(2.0),
             torch.tensor([2.0]),
+            torch.tensor([[2.0]]),
             torch.tensor(2.0, dtype=torch.float16),
             torch.tensor([2.0], dtype=torch.bfloat16),
             torch.tensor(2),

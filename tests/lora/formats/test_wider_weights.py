@@ -13,6 +13,7 @@ from lora_alloy.core.errors import FileError, SaveError, StackError
 from lora_alloy.lora.base import open_base
 from lora_alloy.lora.entries import Entry, Model
 from lora_alloy.lora.file import LoraFile, lora_in_memory
+from lora_alloy.lora.inspection import inspect_file
 from lora_alloy.lora.stack import build_stack
 from lora_alloy.lora.target import Route, Target
 from lora_alloy.merging.recipe import Recipe
@@ -116,6 +117,12 @@ def test_the_norms_of_a_control_lora_replace_the_models(tmp_path):
         "single_blocks.0.norm.key_norm": [2.0, 3.0],
         "double_blocks.0.img_attn.norm.query_norm": [4.0, 5.0],
     }
+
+
+def test_the_inspection_says_that_a_weight_is_widened(tmp_path):
+    save_file(widening(), tmp_path / "ink.safetensors")
+    (said,) = (one for one in inspect_file(tmp_path / "ink.safetensors").problems if "wider" in one)
+    assert said.startswith("For a wider weight than the model's") and said.endswith("(1 of 1 modules).")
 
 
 def test_the_norms_of_a_control_lora_are_refused_by_name_without_a_base():
