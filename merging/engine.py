@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from math import hypot
+from math import hypot, prod
 
 import torch
 
@@ -11,7 +11,9 @@ from ..analysis.similarity import dot
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
+from ..lora.factors import Delta
 from ..lora.formats import Module
+from ..lora.full import Dense, Kron
 from ..lora.stack import Group, Stack
 from .combine import combined_keeping
 from .deferred import deferred
@@ -116,8 +118,15 @@ def patch_of(
     if work is not None:
         # What a truncation takes is orthogonal to what it leaves.
         norm = norm_of(delta) / max(1.0 - lost**2, 1e-12) ** 0.5
-    made = rounded(group.target, replace(delta, shape=group.shape), dtype, norm)
+    made = rounded(group.target, _in_shape(delta, group.shape), dtype, norm)
     made = replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
     if work is None and made.error < NOTICEABLE:
         return made
     return replace(made, projections=tuple(dot(made.delta, delta) for delta in given))
+
+
+def _in_shape(delta: Delta, shape: tuple[int, ...]) -> Delta:
+    """The delta with its target's own shape; a product whose factors do not divide by the kernel is multiplied out."""
+    if isinstance(delta, Kron) and delta.b.shape[1] % prod(shape[2:]):
+        return Dense(delta.flat(), 1.0, shape)
+    return replace(delta, shape=shape)

@@ -8,6 +8,7 @@ again each time, since a model's worth of them is not.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -48,13 +49,18 @@ class InnerFile(LoraFile):
         phrases = {entry.file.tensors.metadata.get(TRIGGERS, "").strip() for entry in stack.entries} - {""}
         told = {TRIGGERS: ", ".join(sorted(phrases))} if phrases else {}
         self.tensors = tensors_in_memory(Path(label), {}, told, 0, stack.release)
-        self._sha256 = sha256(json.dumps(plan.to_json(), sort_keys=True).encode()).hexdigest()
+        self._stored, self.scales = self.tensors, MappingProxyType({})
         modules = [self._module(group) for group in stack.groups]
         self._places = {module.key: place for place, module in enumerate(modules)}
         self._kept: dict[str, Delta] = {}
         self.modules = MappingProxyType({module.key: module for module in modules})
         self.unread, self.accounts, self.told = (), (), MappingProxyType({})
         self.families = (stack.family,) if stack.family else ()
+
+    @cached_property
+    def sha256(self) -> str:
+        """The hash of the plan: it names its sources by content."""
+        return sha256(json.dumps(self.plan.to_json(), sort_keys=True).encode()).hexdigest()
 
     def honouring(self) -> "InnerFile":
         """Itself: its own files were asked when it was planned."""
@@ -81,7 +87,9 @@ class InnerFile(LoraFile):
         widest = max((one.module for one in group.contributions), key=width_of)
         rank = min(sum(one.module.rank for one in group.contributions), min(group.shape))
         info = TensorInfo(name, widest.dtype, group.shape, 0, 0)
-        return Module(name, "merge", {"result": info}, rank, group.shape, home=group.target)
+        return Module(
+            name, "merge", {"result": info}, rank, group.shape, home=group.target, is_wider=group.is_wider
+        )
 
 
 def assembled(

@@ -18,7 +18,6 @@ from ..lora.stack import Stack
 from ..lora.target import Target
 from .recipe import AUTO, Recipe
 
-ALIKE = 0.5  # mean cosine from which LoRAs do much the same
 OPPOSED = -0.1  # mean cosine from which they undo each other
 TORN = 0.25  # the seed's share of sign conflict, taken beyond chance
 SLERP, KARCHER, SUM, AVERAGE = "slerp", "karcher", "weighted_sum", "weighted_average"
@@ -120,8 +119,6 @@ def choose(recipe: Recipe, one: Relation) -> tuple[str, str]:
     if recipe.method != AUTO:
         return recipe.method, f"{facts}; as asked"
     is_opposed = one.cosine < OPPOSED and one.excess > TORN
-    if one.cosine > ALIKE and recipe.strategy_set != "basic":
-        return "consensus", f"{facts}: alike"
     if is_opposed:
         return "ties", f"{facts}, {one.excess:.0%} of signs torn beyond chance: opposed"
     if recipe.strategy_set != "full":

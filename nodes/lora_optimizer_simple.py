@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import RecipeError
 from ..merging.recipe import Recipe
 from .optimizing import optimize
 from .settings import recipe_of
+from .tuned import candidate, recipe_of_candidate
 from .types import CATEGORY, LORA_DATA, LORA_STACK, OPTIMIZER_SETTINGS, TUNER_DATA
 
 
@@ -61,7 +61,7 @@ class LoRAOptimizerSimple:
                 ),
                 "tuner_data": (
                     TUNER_DATA,
-                    {"tooltip": "Kept for workflows that have it; this version tunes nothing."},
+                    {"tooltip": "A tuning result; its first is followed where no settings are connected."},
                 ),
                 "settings": (
                     OPTIMIZER_SETTINGS,
@@ -81,11 +81,10 @@ class LoRAOptimizerSimple:
         settings: Mapping[str, Any] | None = None,
     ) -> tuple[Any, Any, str, None, dict[str, Any] | None]:
         """Merge and apply; see `optimizing.optimize`."""
-        if settings is None and tuner_data:
-            raise RecipeError(
-                "`tuner_data` is connected, and this version cannot replay a tuning result. Disconnect it"
-                " to merge with the defaults."
-            )
-        recipe = Recipe() if settings is None else recipe_of(settings)
+        config = candidate(tuner_data) if settings is None else None
+        if config is not None:
+            recipe = recipe_of_candidate(config)
+        else:
+            recipe = Recipe() if settings is None else recipe_of(settings)
         done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
         return done.model, done.clip, done.report, None, done.lora_data

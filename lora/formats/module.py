@@ -29,6 +29,7 @@ class Module:
         note: what the user should know of how it is read, in words that begin a sentence; empty for nothing.
         gain: a factor on its scale, from a header that is to be honoured.
         home: where it leads, for what no file named; None goes by the name.
+        is_wider: whether the base weight, where it is smaller than the delta, is to be filled up with zeros first.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Module:
     note: str = ""
     gain: float = 1.0
     home: Target | None = None
+    is_wider: bool = False
 
     @property
     def key(self) -> str:

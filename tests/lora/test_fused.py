@@ -95,7 +95,8 @@ def test_every_method_blends_part_by_part_as_the_reference_does(method, trio):
     paths, loras = trio
     voices = [Voice(native(lora), w) for lora, w in zip(loras, (0.8, -0.5, 1.2), strict=True)]
     result = merge(
-        [entry_of(p, w) for p, w in zip(paths, (0.8, -0.5, 1.2), strict=True)], Recipe(method=method)
+        [entry_of(p, w) for p, w in zip(paths, (0.8, -0.5, 1.2), strict=True)],
+        Recipe(method=method, **reference.PLAIN),
     )
     expected = reference.merge(voices, method, scale_to="mean" if method == "auto" else "none")
     assert largest_difference(dense(result), expected) < EXACT

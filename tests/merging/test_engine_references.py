@@ -19,9 +19,7 @@ from lora_alloy_testing.builders import (
     toy_lora,
     write_lora,
 )
-from lora_alloy_testing.reference import DENSITY, Voice
-
-PLAIN = {"density": DENSITY, "smoothing": 0.0, "compress": "disabled"}  # as the reference has it
+from lora_alloy_testing.reference import PLAIN, Voice
 
 CLOSE = 3e-6
 STACKS = {

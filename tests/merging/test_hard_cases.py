@@ -11,9 +11,7 @@ from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing import reference
 from lora_alloy_testing.builders import TOY, Factors, dense, file_of, noise
-from lora_alloy_testing.reference import DENSITY, Voice
-
-PLAIN = {"density": DENSITY, "smoothing": 0.0, "compress": "disabled"}  # as the reference has it
+from lora_alloy_testing.reference import PLAIN, Voice
 
 NAME, (TARGET, SHAPE) = next(iter(TOY.items()))
 ONE, OTHER, REST = (noise(SHAPE, 4, seed=n) for n in range(3))

@@ -14,6 +14,7 @@ from lora_alloy.nodes.lora_optimizer_simple import LoRAOptimizerSimple
 from lora_alloy.nodes.optimizing import key_map, optimize, shortfall
 from lora_alloy.nodes.save_merged_lora import SaveMergedLoRA
 from lora_alloy.nodes.settings import recipe_of
+from lora_alloy.nodes.tuned import candidate, recipe_of_candidate
 from lora_alloy_testing.builders import stack_of
 from lora_alloy_testing.flux import HIDDEN, flux_lora, split
 
@@ -149,9 +150,34 @@ def test_the_defaults_of_the_legacy_node_are_the_default_recipe() -> None:
     )
 
 
-def test_a_connected_tuning_result_is_refused_and_not_ignored() -> None:
-    with pytest.raises(RecipeError, match="tuner_data"):
+def test_a_tuning_result_without_a_configuration_is_refused_and_not_ignored() -> None:
+    with pytest.raises(RecipeError, match="holds no configuration"):
         LoRAOptimizerSimple().execute_simple(object(), [], tuner_data={"top_n": [{}]})
+
+
+def test_a_candidate_of_a_tuning_result_is_the_recipe_it_was_ranked_by() -> None:
+    config = {
+        "merge_mode": "ties",
+        "sparsification": "dare",
+        "sparsification_density": 0.9,
+        "dare_dampening": 0.3,
+        "merge_refinement": "none",
+        "auto_strength": "disabled",
+        "optimization_mode": "global",
+        "strategy_set": "full",
+    }
+    found = candidate({"top_n": [{"config": config}], "auto_strength_floor": -1.0, "decision_smoothing": 0.5})
+    assert found is not None
+    assert recipe_of_candidate(found) == Recipe(
+        method="ties",
+        scope="global",
+        sparsify="dare",
+        density=0.9,
+        dampening=0.3,
+        auto_strength=False,
+        smoothing=0.5,
+    )
+    assert candidate(None) is None and candidate({"top_n": []}) is None
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ def logarithm(base: Array, point: Array) -> Array:
 
 
 DENSITY = 0.5
+PLAIN = {
+    "density": DENSITY,
+    "smoothing": 0.0,
+    "compress": "disabled",
+}  # fields of a recipe that does as we do
 
 
 def normalize(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
@@ -242,11 +247,7 @@ def blend(stack: Sequence[Voice], target: str, method: str, is_relative: bool = 
     if len(playing) == 1:
         return weighted_sum(deltas, strengths)
     if method == "auto":
-        turned = [np.sign(w) * delta for delta, w in playing]
-        pairs = [cosine(a, b) for k, a in enumerate(turned) for b in turned[:k]]
         method = "slerp" if len(playing) == 2 else "karcher"
-        if np.mean(pairs) > 0.5:
-            method = "consensus"
     made = METHODS[method](deltas, strengths)
     is_scaled = method in AVERAGES and not is_relative
     return made * mean_strength(strengths) if is_scaled else made
