@@ -7,6 +7,7 @@ docs/quality.md; one of some zoos or recipes only prints. Needs scikit-learn, fo
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from merges import DEFAULT, ROOT, recipes
@@ -37,7 +38,10 @@ def main() -> None:
         for name, recipe in recipes().items()
         if name == DEFAULT or asked.only is None or name.startswith(tuple(asked.only))
     }
-    found = {zoo: Results(judged(asked.models, zoo, chosen, asked.cache)) for zoo in asked.zoo}
+    found = {}
+    for zoo in asked.zoo:
+        print(f"judging {len(chosen)} recipes on the {zoo} zoo", file=sys.stderr, flush=True)
+        found[zoo] = Results(judged(asked.models, zoo, chosen, asked.cache))
     text = page(found)
     print(text)
     is_whole = asked.only is None and set(asked.zoo) == set(RATES)

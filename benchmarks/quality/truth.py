@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from images import DIGITS, Batch, batch
+from images import DIGITS, Batch, Picture, batch
 from network import TinyDiT, flow_loss, generate, targets
 from torch import Tensor
 from zoo import ZOO, Tutor
@@ -73,6 +73,21 @@ class Truth:
         return (self.mean_retention + self.least_retention) / 2 - self.excess
 
 
+@dataclass(frozen=True)
+class Exam:
+    """What a model is judged on: held-out images with noise, times and prompts, and noise to draw from.
+
+    Every image stands there once for each time; `start` is for the first of them.
+    """
+
+    images: Tensor
+    noise: Tensor
+    times: Tensor
+    words: Tensor
+    styles: Tensor
+    start: Tensor
+
+
 class Bench:
     """Judges merges of LoRAs for one base model.
 
@@ -81,6 +96,7 @@ class Bench:
         alone: the deltas of every LoRA.
         tutors: what each was taught.
         images: how many each judgement sees.
+        everyday: the pictures, under the class words from 0, that no LoRA is about.
     """
 
     def __init__(
@@ -89,11 +105,13 @@ class Bench:
         alone: Mapping[str, DeltaMap],
         tutors: Mapping[str, Tutor] = ZOO,
         images: int = IMAGES,
+        everyday: Sequence[Picture] = DIGITS,
     ) -> None:
         self.model, self.alone, self.tutors, self.images = model, alone, tutors, images
+        self.everyday = everyday
         self._modules = {name.replace(".", "_"): module for name, module in targets(model).items()}
         self._weights = {name: module.weight.data.clone() for name, module in self._modules.items()}
-        self._exams: dict[Prompts, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
+        self._exams: dict[Prompts, Exam] = {}
         self._losses: dict[tuple[str, Prompts], float] = {}
         self._pictures: dict[tuple[str, Prompts], Tensor] = {}
 
@@ -155,28 +173,30 @@ class Bench:
 
     @torch.no_grad()
     def _measured(self, prompts: Prompts) -> float:
-        return float(flow_loss(self.model, *self._exam(prompts)[0]).mean())
+        exam = self._exam(prompts)
+        return float(
+            flow_loss(self.model, exam.images, exam.noise, exam.times, exam.words, exam.styles).mean()
+        )
 
     def _drawn(self, prompts: Prompts) -> Tensor:
-        return generate(self.model, *self._exam(prompts)[1])
+        exam = self._exam(prompts)
+        each = slice(None, len(exam.start) * len(TIMES), len(TIMES))
+        return generate(self.model, exam.start, exam.words[each], exam.styles[each])
 
-    def _exam(self, prompts: Prompts) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """What the loss is measured on, images, noise, times and words; and what images are generated from."""
+    def _exam(self, prompts: Prompts) -> Exam:
         if prompts not in self._exams:
             generator = torch.Generator().manual_seed(_seed(prompts))
             images, words, styles = self._held_out(prompts, generator)
             each = [tensor.repeat_interleave(len(TIMES), 0) for tensor in (images, words, styles)]
             noise = torch.randn(each[0].shape, generator=generator)
-            start = torch.randn((GENERATED, *images.shape[1:]), generator=generator)
-            self._exams[prompts] = (
-                (each[0], noise, TIMES.repeat(len(images)), each[1], each[2]),
-                (start, words[:GENERATED], styles[:GENERATED]),
-            )
+            start = torch.randn((GENERATED, *images.shape[1:]), generator=generator)[: len(images)]
+            self._exams[prompts] = Exam(each[0], noise, TIMES.repeat(len(images)), each[1], each[2], start)
         return self._exams[prompts]
 
     def _held_out(self, prompts: Prompts, generator: torch.Generator) -> Batch:
         if prompts == PLAIN:
-            return batch(DIGITS, DIGITS, (), 0, 2 * self.images, generator, is_held_out=True)
+            words = range(len(self.everyday))
+            return batch(self.everyday, words, (), 0, 2 * self.images, generator, is_held_out=True)
         shown, styled = self.tutors[prompts[1]], self.tutors[prompts[-1]]
         return batch(
             shown.pictures,
