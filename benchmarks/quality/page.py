@@ -22,7 +22,7 @@ so their deltas are large; in the *gentle* zoo at a low one. Every strength is 1
   best fixed recipe on the kind of stack where that distance is largest. The best of each kind is bold.
 
 It is one toy model, and the stacks share its LoRAs: trust orderings, not constants. Recipes that came to the same
-numbers share a line. `python benchmarks/quality/run.py` trains the models and writes this page.
+numbers share a line. `python benchmarks/quality/run.py` trains the models and writes this page; it needs scikit-learn.
 """
 
 

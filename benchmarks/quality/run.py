@@ -2,8 +2,9 @@
 
     python benchmarks/quality/run.py [--zoo hot gentle] [--models DIR] [--only NAME...] [--out FILE]
 
-Models that the folder lacks are trained first, about eight minutes on two cores for everything. A whole run writes
-docs/quality.md; one of some zoos or recipes only prints. Needs scikit-learn, for its images of digits.
+Models that the folder lacks are trained first, about twenty minutes on one core for everything. A whole run takes six
+CPU minutes and writes docs/quality.md; one of some zoos or recipes only prints. What was judged once is remembered.
+Needs scikit-learn, for its images of digits.
 """
 
 import argparse

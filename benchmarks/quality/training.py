@@ -26,7 +26,8 @@ def lora_path(models: Path, zoo: str, name: str) -> Path:
 
 
 def train_missing(models: Path, zoos: Iterable[str]) -> None:
-    """Train what the folder lacks: about two minutes for the base model, ten seconds for a LoRA."""
+    """Train what the folder lacks: some minutes for the base model, some twenty seconds for a LoRA."""
+    torch.set_num_threads(1)  # sums on several threads would make other models
     if not (models / BASE).exists():
         print(f"training the base model into {models}", flush=True)
         models.mkdir(parents=True, exist_ok=True)
