@@ -8,6 +8,10 @@ from torch import Tensor
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ over the golden ratio: multiples of it spread evenly
 _HALF = np.uint64(32)
+_COLUMN = np.uint32(0x9E3779B1)  # odd, so that no two columns get the same word
+_BLOCK = 1 << 16  # numbers that are hashed at a time on a CPU: with their copy they stay in its cache
+# (shift, factor): the steps of a 32-bit finaliser in which every input bit turns every output bit half of the time.
+_STEPS = ((16, 0x21F0AAAD), (15, 0xD35A2D97 - (1 << 32)), (15, 1))
 
 
 def spread(count: int, size: int, name: str) -> Tensor:
@@ -31,7 +35,7 @@ def spread(count: int, size: int, name: str) -> Tensor:
 
 
 def uniform(
-    shape: tuple[int, ...],
+    shape: tuple[int, int],
     *,
     seed: int,
     content: str,
@@ -39,41 +43,60 @@ def uniform(
     start: int,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Numbers in [0, 1) for some rows of a matrix, each by its own place: the same for any tiling and device.
+    """Numbers in [0, 1) for some rows of a target, each by its own place: the same for any tiling and device.
 
-    A place is hashed by its row and its column, with two rounds of a 32-bit finaliser (Wellons' lowbias32) and a key
-    of the names between them.
+    A counter, not a stream: the names give a key, the key and a row two words, and a number is the word of its
+    column, hashed with one of them and hashed again with the other. Rows and columns never share a counter, so
+    no target is too large, and rows or keys that agree in one word still have nothing to do with each other.
 
     Args:
-        shape: `(t, c)`.
-        seed: the user's.
-        content: the hash of the file that the draw is for.
-        target: what it is for in that file.
-        start: the first row.
+        shape: `(t, c)`; tiles have all columns of the target.
+        seed: the user's, of any size.
+        content: the hash of the file that is drawn for.
+        target: what in that file.
+        start: which row of the target is the first one here.
         device: where the numbers are needed.
 
     Returns:
         `(t, c)` float32, multiples of 2⁻²⁴.
     """
-    digest = hashlib.blake2b(f"{seed}\0{content}\0{target}".encode(), digest_size=8).digest()
-    first, second = (int(key) for key in np.frombuffer(digest, "<i4"))
-    rows = torch.arange(start, start + shape[0], device=device, dtype=torch.int32)
-    columns = torch.arange(shape[1], device=device, dtype=torch.int32)
-    rows = _mixed(rows ^ first)
-    places = rows[:, None] + _mixed(columns ^ second)[None]
-    places = _mixed(places)
-    return places.bitwise_and_(0xFFFFFF).float().mul_(2.0**-24)
+    key = hashlib.blake2b(f"{seed}\0{content}\0{target}".encode(), digest_size=8).digest()
+    first, second = (word.to(device)[:, None] for word in _row_words(key, start, shape[0]))
+    with np.errstate(over="ignore"):
+        columns = np.arange(shape[1], dtype=np.uint32) * _COLUMN
+    words = torch.from_numpy(columns.view(np.int32)).to(device)
+    numbers = torch.empty(shape, device=device)
+    height = max(1, _BLOCK // max(1, shape[1])) if numbers.device.type == "cpu" else max(1, shape[0])
+    for row in range(0, shape[0], height):
+        rows = slice(row, row + height)
+        bits = words ^ first[rows]
+        spare = torch.empty_like(bits)
+        _mix(bits, spare)
+        _mix(bits.add_(second[rows]), spare)
+        numbers[rows] = _shifted(bits, 8, spare)
+    return numbers.mul_(2.0**-24)
 
 
-def _mixed(bits: Tensor) -> Tensor:
-    """A bijection of 32-bit numbers that lets every bit depend on every other; int32, wrapping around."""
-    bits = bits ^ _right(bits, 16)
-    bits = bits * 0x7FEB352D
-    bits.bitwise_xor_(_right(bits, 15))
-    bits.mul_(0x846CA68B - (1 << 32))
-    return bits.bitwise_xor_(_right(bits, 16))
+def _row_words(key: bytes, start: int, count: int) -> tuple[Tensor, Tensor]:
+    """Two int32 words `(t,)` for each row: the halves of a 64-bit hash (the finaliser of SplitMix64)."""
+    with np.errstate(over="ignore"):
+        rows = np.arange(start, start + count, dtype=np.uint64) * _STEP + np.frombuffer(key, "<u8")
+        rows = (rows ^ (rows >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        rows = (rows ^ (rows >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    rows ^= rows >> np.uint64(31)
+    halves = (rows >> _HALF).astype(np.uint32), rows.astype(np.uint32)
+    return torch.from_numpy(halves[0].view(np.int32)), torch.from_numpy(halves[1].view(np.int32))
 
 
-def _right(bits: Tensor, places: int) -> Tensor:
-    """A shift to the right that moves in zeros, where torch's repeats the sign."""
-    return (bits >> places).bitwise_and_((1 << (32 - places)) - 1)
+def _mix(bits: Tensor, spare: Tensor) -> None:
+    """A bijection of 32-bit numbers, in place; products wrap around."""
+    for shift, factor in _STEPS:
+        bits.bitwise_xor_(_shifted(bits, shift, spare))
+        if factor != 1:
+            bits.mul_(factor)
+
+
+def _shifted(bits: Tensor, places: int, spare: Tensor) -> Tensor:
+    """The bits moved right, in `spare`; what moves in is 0, where int32 alone would repeat the sign."""
+    torch.bitwise_right_shift(bits, places, out=spare)
+    return spare.bitwise_and_((1 << (32 - places)) - 1)

@@ -1,4 +1,4 @@
-"""The sparsifiers, one file each: they set entries of one LoRA's delta to zero before a merge."""
+"""The sparsifiers, one file each: they set entries of one LoRA's delta to zero before it meets the others."""
 
 from types import ModuleType
 

@@ -1,7 +1,7 @@
-"""DARE, but only where LoRAs push against each other (seed, Merge Algorithms: Conflict-Aware Variants).
+"""DARE where LoRAs contradict each other, and nowhere else.
 
-What one LoRA alone changes, and what all push the same way, stays as it is. There is no fallback to DARE everywhere,
-however much is contested: unrelated LoRAs disagree on half of all entries.
+Source: seed, Sparsification Methods: Conflict-Aware Variants. There is no fallback to DARE everywhere, however much
+is contested: two unrelated LoRAs contest half of all entries, so that would be the rule.
 """
 
 from typing import Annotated
@@ -21,14 +21,14 @@ def sparsify(
     uniform: Tensor,
     contested: Tensor,
 ) -> Tensor:
-    """DARE at the contested entries; the arguments are those of `dare.sparsify`.
+    """Do to the contested entries what DARE does to all; the others stay as they are.
 
     Args:
         delta: `(t, c)`.
         density: expected share of the contested entries that stay.
-        dampening: 0 divides what stays by `density`, 1 leaves it as it is.
+        dampening: from 0, where the rest makes up for what was dropped, to 1, where nothing does.
         uniform: `(t, c)`, numbers in [0, 1).
-        contested: `(t, c)`, where LoRAs of both signs meet.
+        contested: `(t, c)` bool, where this target is pushed both ways.
     """
-    thin = dare.sparsify(delta, density=density, dampening=dampening, uniform=uniform)
-    return torch.where(contested, thin, delta)
+    thinned = dare.sparsify(delta, density=density, dampening=dampening, uniform=uniform)
+    return torch.where(contested, thinned, delta)
