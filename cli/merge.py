@@ -11,6 +11,7 @@ from ..lora.keys import NAMINGS
 from ..lora.stack import Entry
 from ..merging.plan import Plan, TargetPlan
 from ..merging.recipe import Recipe
+from ..merging.report import branch_line
 from ..merging.saving import Proof
 from .console import Console
 from .inspect import size
@@ -140,7 +141,7 @@ def _plan_lines(plan: Plan) -> list[str]:
         lines.append(f"{number}. {source.label} at {source.strength:g} (CLIP {source.clip_strength:g}){kept}")
     lines.append("")
     lines += _block_lines(plan)
-    lines += (f"Scale of the {branch.title}: {branch.scale:.3f} ({branch.reason})." for branch in plan.scales)
+    lines += (branch_line(branch, [source.label for source in plan.sources]) for branch in plan.scales)
     lines += (f"Note: {note}" for note in plan.notes)
     return lines
 

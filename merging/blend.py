@@ -1,5 +1,6 @@
 """The blend on one target: its coefficients, or the element-wise work that makes it; before any scale."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
 
@@ -48,7 +49,14 @@ class Blend:
     has_cancelled: bool = False
 
 
-def blend_group(stack: Stack, recipe: Recipe, group: Group, one: Measured, related: Relation) -> Blend:
+def blend_group(
+    stack: Stack,
+    recipe: Recipe,
+    group: Group,
+    one: Measured,
+    related: Relation,
+    factors: Sequence[float],
+) -> Blend:
     """Choose the method for one target and work out its blend, before any scale.
 
     Args:
@@ -57,6 +65,7 @@ def blend_group(stack: Stack, recipe: Recipe, group: Group, one: Measured, relat
         group: the target, and what the stack brings to it.
         one: what was measured on it.
         related: how its LoRAs relate, smoothed.
+        factors: per entry of the stack, what its strength is multiplied by in the blend.
     """
     strengths = strengths_on(stack, one)
     is_preserved = torch.tensor([stack.entries[index].preserve for index in one.entries])
@@ -66,7 +75,8 @@ def blend_group(stack: Stack, recipe: Recipe, group: Group, one: Measured, relat
         return replace(blend, reason="nothing to blend here")
     method, reason = choose(recipe, related)
     module = METHODS[method]
-    weights = tamed(stack, recipe, group, one.gram.diagonal()[places], strengths[places])
+    shares = strengths.new_tensor([factors[one.entries[index]] for index in places.tolist()])
+    weights = tamed(stack, recipe, group, one.gram.diagonal()[places], strengths[places]) * shares
     blend = replace(blend, method=method, reason=reason)
     modes = [stack.entries[one.entries[index]].conflict_mode for index in places.tolist()]
     is_masked = any(mode != ALL for mode in modes)

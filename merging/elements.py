@@ -179,7 +179,7 @@ class _Run:
                 given["threshold"] = self._thresholds[place]
             if self._draws:
                 given["uniform"] = uniform(
-                    tuple(delta.shape),
+                    (delta.shape[0], delta.shape[1]),
                     seed=self._work.seed,
                     content=self._work.contents[place],
                     target=self._target,

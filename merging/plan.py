@@ -21,11 +21,12 @@ from ..lora.target import Part, Target
 from .blend import Blend, blend_group
 from .methods.spherical import combined_norm
 from .recipe import Recipe
-from .scale import Branch, branch_scale
+from .scale import Branch, branch_factors, branch_gram, branch_scale
 from .selection import relation, smoothed
 from .work import Work
 
 VERSION = 2
+BRANCHES = ("model", "clip")
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,7 @@ def _branch(given: object) -> Branch:
     return Branch(
         name=as_text(fields["name"]),
         scale=as_number(fields["scale"]),
+        factors=tuple(map(as_number, as_list(fields["factors"]))),
         energies=tuple(map(as_number, as_list(fields["energies"]))),
         blend_norm=as_number(fields["blend_norm"]),
         sum_norm=as_number(fields["sum_norm"]),
@@ -200,21 +202,22 @@ def make_plan(
     """
     related = smoothed({one.target: relation(stack, one) for one in measured}, recipe.smoothing, recipe.scope)
     pairs = zip(stack.groups, measured, strict=True)
+    names = [name for name in BRANCHES if any(one.target.is_clip == (name == "clip") for one in measured)]
+    grams = {name: branch_gram(name, stack, measured) for name in names}
+    factors = {name: branch_factors(stack, recipe, gram) for name, gram in grams.items()}
     with torch.no_grad(), one_thread():
         blends = [
-            blend_group(stack, recipe, group, one, related[one.target])
+            blend_group(stack, recipe, group, one, related[one.target], factors[_branch_of(one.target)])
             for group, one in told(pairs, len(measured), "plan", progress)
         ]
     stack.release()
     scales = tuple(
-        branch_scale(name, stack, recipe, measured, blends)
-        for name in ("model", "clip")
-        if any(one.target.is_clip == (name == "clip") for one in measured)
+        branch_scale(name, recipe, gram, factors[name], measured, blends) for name, gram in grams.items()
     )
     by_branch = {branch.name: branch.scale for branch in scales}
     targets = []
     for group, one, blend in zip(stack.groups, measured, blends, strict=True):
-        scale = by_branch["clip" if one.target.is_clip else "model"]
+        scale = by_branch[_branch_of(one.target)]
         coefficients = torch.where(blend.is_preserved, blend.coefficients, blend.coefficients * scale)
         targets.append(
             TargetPlan(
@@ -238,6 +241,10 @@ def make_plan(
         scales=scales,
         notes=(*stack.notes, *mute_notes(stack, measured), *_cancelled(targets, blends)),
     )
+
+
+def _branch_of(target: Target) -> str:
+    return "clip" if target.is_clip else "model"
 
 
 def _scaled(work: Work | None, scale: float) -> Work | None:

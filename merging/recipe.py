@@ -63,8 +63,9 @@ class Recipe:
             loaders apply 1.
         scope: `target` chooses a method for every weight, `global` one for the model and one for the text encoders,
             `additive` adds everything up.
-        strategy_set: what the method `auto` may choose: `full`; `no_slerp`, which averages where it would blend
-            along the sphere; `basic`, which averages or takes TIES.
+        strategy_set: what the method `auto` may choose: `full` adds LoRAs up, loud ones turned down for quiet ones, and
+            takes TIES where they are torn; `no_slerp` averages, and takes consensus where they are alike; `basic`
+            averages or takes TIES.
         smoothing: how far a weight's choice goes by its block: 0 by its own numbers, 1 by the block's.
         architecture: what the density is chosen for: `sd_unet`, `dit`, `llm`, or `auto` by the family.
         vote: how TIES elects signs: by `frequency`, by `total` mass, or `auto`: by mass where norms differ twofold.
@@ -134,6 +135,12 @@ class Recipe:
     def enhancers(self) -> tuple[str, ...]:
         """The enhancers' names."""
         return () if self.enhance == NONE else tuple(self.enhance.split(","))
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether the automatic choice balances the LoRAs of a branch, and adds them up."""
+        is_free = self.method == AUTO and self.strategy_set == "full" and self.scope != "additive"
+        return is_free and self.scale_to != "none"
 
     def density_of(self, sparsifier: str) -> float:
         """The density that a sparsifier takes; 0 where it is to be chosen by the deltas."""

@@ -162,6 +162,19 @@ def _lossy(plan: Plan, patches: Sequence[Patch]) -> list[str]:
     ]
 
 
+def branch_line(branch: Branch, labels: Sequence[str]) -> str:
+    """What a branch is multiplied by, in words: one scale, or what every LoRA is turned down to."""
+    turned = zip(labels, branch.factors, strict=True)
+    parts = [f"{label} × {factor:.2f}" for label, factor in turned if factor < 1.0]
+    if not parts:
+        return f"Scale of the {branch.title}: {branch.scale:.3f} ({branch.reason})."
+    if len(parts) < len(branch.factors):
+        parts.append("others as they are")
+    if branch.scale != 1.0:
+        parts.append(f"all of it × {branch.scale:.3f}")
+    return f"Balance of the {branch.title}: {', '.join(parts)} ({branch.reason})."
+
+
 def _lines(report: Report) -> list[str]:
     width = max(len(source.label) for source in report.sources)
     count = len(report.sources)
@@ -180,7 +193,7 @@ def _lines(report: Report) -> list[str]:
         f"Targets: {report.target_count}, {report.clip_count} of them in text encoders. Methods: {methods}."
     )
     for branch in report.scales:
-        lines.append(f"Scale of the {branch.title}: {branch.scale:.3f} ({branch.reason}).")
+        lines.append(branch_line(branch, [source.label for source in report.sources]))
     low, high = report.ranks
     lines.append(
         f"Result: rank {low if low == high else f'{low} to {high}'}, {report.size_bytes / 1e6:.1f} MB, norm"

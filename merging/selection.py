@@ -1,4 +1,4 @@
-"""Which method a target takes, and why (`design.md` §3a; `spec/engine.md` §6).
+"""Which method a target takes, and why (`docs/quality.md`; seed, Merge Algorithms; `spec/engine.md` §6).
 
 Unrelated LoRAs disagree on half of all signs by chance, so a raw share of conflict decides nothing: what counts is
 the share beyond chance, and whether the LoRAs point against each other. A target's own numbers are mixed with those
@@ -20,7 +20,8 @@ from .recipe import AUTO, Recipe
 
 OPPOSED = -0.1  # mean cosine from which they undo each other
 TORN = 0.25  # the seed's share of sign conflict, taken beyond chance
-SLERP, KARCHER, SUM, AVERAGE = "slerp", "karcher", "weighted_sum", "weighted_average"
+ALIKE = 0.7  # the seed's cosine from which consensus is for
+SUM, AVERAGE = "weighted_sum", "weighted_average"
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ def choose(recipe: Recipe, one: Relation) -> tuple[str, str]:
     is_opposed = one.cosine < OPPOSED and one.excess > TORN
     if is_opposed:
         return "ties", f"{facts}, {one.excess:.0%} of signs torn beyond chance: opposed"
-    if recipe.strategy_set != "full":
-        return AVERAGE, facts
-    return (SLERP if one.count == 2 else KARCHER), facts
+    if recipe.strategy_set == "full":
+        return SUM, f"{facts}; balanced" if recipe.is_balanced else facts
+    if one.cosine > ALIKE and recipe.strategy_set == "no_slerp":
+        return "consensus", f"{facts}: alike"
+    return AVERAGE, facts

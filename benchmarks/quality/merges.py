@@ -3,8 +3,6 @@
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +11,6 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT, PLAIN_SUM = "default", "plain sum"
 PREFIX = "diffusion_model."
-# What a recipe names besides its method: its field, and the registry of what it may name.
-STEPS = {"sparsify": "SPARSIFIERS", "enhance": "ENHANCERS"}
 # A step is judged before these methods: the plain sum brought to the energy of its strongest LoRA, and TIES.
 BEHIND = ("weighted_sum", "ties")
 
@@ -52,14 +48,11 @@ def recipes() -> dict[str, "Recipe"]:
 
 def _steps() -> list[tuple[str, str]]:
     """The field and the name of every sparsifier and enhancer that a recipe can ask for."""
-    from lora_alloy import Recipe
+    from lora_alloy.merging.recipe import REFINEMENTS
+    from lora_alloy.sparsify import SPARSIFIERS
 
-    known = {field.name for field in fields(Recipe)} & STEPS.keys()
-    return [
-        (field, name)
-        for field in sorted(known)
-        for name in getattr(import_module(f"lora_alloy.{field}"), STEPS[field])
-    ]
+    enhancers = [*REFINEMENTS["full"], *(name for name in REFINEMENTS if name != "none")]
+    return [*(("sparsify", name) for name in SPARSIFIERS), *(("enhance", name) for name in enhancers)]
 
 
 def merged(files: Sequence[Path], recipe: "Recipe") -> dict[str, Tensor]:

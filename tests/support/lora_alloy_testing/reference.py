@@ -4,7 +4,7 @@ Nothing here is shared with the engine: no factors, no Gram matrices, no torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -216,11 +216,14 @@ def merge(
 ) -> dict[str, Array]:
     """A whole merge, target by target: blend, global scale and auto-strength by branch, preserved on top."""
     targets = sorted({target for voice in stack for target in voice.deltas})
-    blends = {target: blend(stack, target, method, is_relative) for target in targets}
     merged: dict[str, Array] = {}
     for is_clip in (False, True):
         branch = [target for target in targets if target.startswith("text_encoders.") is is_clip]
-        factor = branch_scale(stack, {t: blends[t] for t in branch}, auto_strength, scale_to)
+        is_balanced = method == "auto" and scale_to != "none"
+        given = balanced(stack, branch, scale_to) if is_balanced else stack
+        blends = {target: blend(given, target, method, is_relative) for target in branch}
+        # The strengths have brought it to its norm.
+        factor = 1.0 if is_balanced else branch_scale(stack, blends, auto_strength, scale_to)
         for target in branch:
             top = [
                 v.on(target) * v.deltas[target]
@@ -229,6 +232,45 @@ def merge(
             ]
             merged[target] = factor * blends[target] + sum(top, np.zeros_like(blends[target]))
     return merged
+
+
+def balanced(stack: Sequence[Voice], branch: Sequence[str], scale_to: str) -> list[Voice]:
+    """The voices with strengths `w · min(1, s / √n)`, the least `s` that is loud enough: a grid, then a bisection."""
+
+    def total(factors: Sequence[float]) -> float:
+        energy = 0.0
+        for target in branch:
+            parts = [
+                f * v.on(target) * v.deltas[target]
+                for f, v in zip(factors, stack, strict=True)
+                if target in v.deltas and not v.preserve
+            ]
+            energy += norm(sum(parts, np.zeros(1))) ** 2 if parts else 0.0
+        return energy**0.5
+
+    norms = [
+        0.0 if v.preserve else sum(norm(v.on(t) * v.deltas[t]) ** 2 for t in branch if t in v.deltas) ** 0.5
+        for v in stack
+    ]
+    loud = [one for one in norms if one > 0]
+    if len(loud) < 2:
+        return list(stack)
+    wanted = float(np.mean(loud)) if scale_to == "mean" else max(loud)
+    shares = lambda s: [min(1.0, s / one**0.5) if one > 0 else 1.0 for one in norms]  # noqa: E731
+    if total([1.0] * len(stack)) <= wanted:
+        return list(stack)
+    steps = np.linspace(0.0, max(loud) ** 0.5, 400)
+    high = next(s for s in steps if total(shares(s)) >= wanted)
+    low = high - steps[1]
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if total(shares(middle)) >= wanted else (middle, high)
+    return [
+        replace(v, strength=v.strength * f, clip=None if v.clip is None else v.clip * f)
+        if not v.preserve
+        else v
+        for v, f in zip(stack, shares(high), strict=True)
+    ]
 
 
 def blend(stack: Sequence[Voice], target: str, method: str, is_relative: bool = False) -> Array:
@@ -247,7 +289,7 @@ def blend(stack: Sequence[Voice], target: str, method: str, is_relative: bool = 
     if len(playing) == 1:
         return weighted_sum(deltas, strengths)
     if method == "auto":
-        method = "slerp" if len(playing) == 2 else "karcher"
+        method = "weighted_sum"
     made = METHODS[method](deltas, strengths)
     is_scaled = method in AVERAGES and not is_relative
     return made * mean_strength(strengths) if is_scaled else made
