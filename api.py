@@ -26,6 +26,7 @@ from .merging.fit import HEADER_BYTES, fitted
 from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan
+from .merging.provenance import as_decided
 from .merging.recipe import Recipe
 from .merging.report import Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
@@ -357,11 +358,14 @@ def verify(
 
 
 def _as_hosted(stack: StackLike, told: Described) -> StackLike:
-    """The entries without the modules that the model of the merge, in a host, did not have."""
-    if isinstance(stack, Stack) or (told.has_clip and not told.left_out):
-        return stack
+    """The entries without the modules that the model of the merge, in a host, did not have, held out as there."""
+    if isinstance(stack, Stack):
+        return replace(stack, entries=tuple(as_decided(stack.entries, told)))
+    entries = as_decided([_entry(one) for one in stack], told)
+    if told.has_clip and not told.left_out:
+        return entries
     hosted, left_out = [], set(told.left_out)
-    for entry in map(_entry, stack):
+    for entry in entries:
         text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
         hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
     return hosted

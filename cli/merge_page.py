@@ -80,7 +80,7 @@ def _sources(report: Report) -> Html:
 
 
 def _source(place: int, source: SourceReport, top: float) -> list[Html]:
-    kept = [tag("span", "preserved", class_="chip kept")] if source.preserve else []
+    kept = [tag("span", source.mark, class_="chip kept", title=source.held or None)] if source.mark else []
     lost = (
         [tag("span", f"{source.unmatched_count} without a place", class_="chip")]
         if source.unmatched_count

@@ -29,12 +29,14 @@ class Entry:
         strength: for the model's targets; may be negative.
         clip_strength: for the text encoders' targets; None means as `strength`.
         preserve: keep this LoRA out of the blend and add it on top, exactly.
+        held: why it is held out of the blend unasked, empty if it is not; None if that is to be decided.
     """
 
     file: LoraFile
     strength: float = 1.0
     clip_strength: float | None = None
     preserve: bool = False
+    held: str | None = None
 
     @property
     def strength_on_clip(self) -> float:

@@ -16,6 +16,7 @@ from ..core.jsonvalues import as_count, as_flag, as_list, as_number, as_object, 
 from ..lora.stack import Stack
 from ..lora.target import Part, Target
 from .blend import Blend, blend_group
+from .holding import held_notes, held_out
 from .methods.spherical import combined_norm
 from .recipe import Recipe
 from .scale import Branch, branch_scale
@@ -25,13 +26,22 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Source:
-    """One entry of the stack as the plan knows it."""
+    """One entry of the stack as the plan knows it.
+
+    `held` is why it is preserved though nobody asked for it; empty if somebody did, or it is blended.
+    """
 
     label: str
     sha256: str
     strength: float
     clip_strength: float
     preserve: bool
+    held: str = ""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is preserved because the user said so."""
+        return self.preserve and not self.held
 
 
 @dataclass(frozen=True)
@@ -121,6 +131,7 @@ def source_from_json(given: object) -> Source:
         strength=as_number(fields["strength"]),
         clip_strength=as_number(fields["clip_strength"]),
         preserve=as_flag(fields["preserve"]),
+        held=as_text(fields.get("held", "")),
     )
 
 
@@ -168,6 +179,7 @@ def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Pla
         recipe: what is asked.
         measured: one record per group, in their order.
     """
+    stack = held_out(stack, recipe)
     blends = [blend_group(stack, recipe, one) for one in measured]
     scales = tuple(
         branch_scale(name, stack, recipe, measured, blends)
@@ -196,7 +208,12 @@ def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Pla
         family=stack.family.key if stack.family else None,
         targets=tuple(targets),
         scales=scales,
-        notes=(*stack.notes, *mute_notes(stack, measured), *_cancelled(targets, blends)),
+        notes=(
+            *held_notes(stack.entries),
+            *stack.notes,
+            *mute_notes(stack, measured),
+            *_cancelled(targets, blends),
+        ),
     )
 
 
@@ -212,7 +229,10 @@ def _cancelled(targets: Sequence[TargetPlan], blends: Sequence[Blend]) -> list[s
 
 def is_for(plan: Plan, stack: Stack) -> bool:
     """Whether a plan was made for these files, strengths and targets; what the files are called is free."""
-    made, given = ([replace(one, label="") for one in sources] for sources in (plan.sources, _sources(stack)))
+    made, given = (
+        [replace(one, label="", preserve=one.is_asked, held="") for one in sources]
+        for sources in (plan.sources, _sources(stack))
+    )
     groups = [
         (group.target, group.shape, tuple(one.entry for one in group.contributions)) for group in stack.groups
     ]
@@ -227,6 +247,7 @@ def _sources(stack: Stack) -> tuple[Source, ...]:
             entry.strength,
             entry.strength_on_clip,
             entry.preserve,
+            (entry.held or "") if entry.preserve else "",
         )
         for entry in stack.entries
     )

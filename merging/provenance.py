@@ -43,7 +43,7 @@ def find_sources(told: Described, folders: Sequence[Path]) -> list[Entry]:
     for source in told.sources:
         file = files[source.label, source.sha256]
         assert file is not None
-        found.append(Entry(file, source.strength, source.clip_strength, source.preserve))
+        found.append(Entry(file, source.strength, source.clip_strength, source.is_asked, held=source.held))
     return found
 
 
@@ -63,10 +63,19 @@ def _find(source: Source, folders: Sequence[Path]) -> LoraFile | None:
 
 def with_preserved(entries: Sequence[Entry], told: Described) -> list[Entry]:
     """The entries, those preserved that were preserved in the merge; known by their content."""
-    kept = {source.sha256 for source in told.sources if source.preserve}
-    blended = {source.sha256 for source in told.sources if not source.preserve}
+    kept = {source.sha256 for source in told.sources if source.is_asked}
+    blended = {source.sha256 for source in told.sources if not source.is_asked}
     return [
         replace(entry, preserve=True) if entry.file.sha256 in kept - blended else entry for entry in entries
+    ]
+
+
+def as_decided(entries: Sequence[Entry], told: Described) -> list[Entry]:
+    """The entries, each held out of the blend or not as the merge decided; what files are called now is free."""
+    decided = {(source.sha256, source.is_asked): source.held for source in told.sources}
+    return [
+        replace(entry, held=decided.get((entry.file.sha256, entry.preserve))) if entry.held is None else entry
+        for entry in entries
     ]
 
 
@@ -75,8 +84,8 @@ def disagreements(entries: Sequence[Entry], told: Described) -> list[str]:
     given = {(entry.file.sha256, entry.preserve): entry for entry in entries}
     sentences = []
     for source in told.sources:
-        entry = given.pop((source.sha256, source.preserve), None)
-        kept = ", preserved" if source.preserve else ""
+        entry = given.pop((source.sha256, source.is_asked), None)
+        kept = ", preserved" if source.is_asked else ""
         if entry is None:
             sentences.append(
                 f"It says it was made with `{source.label}` at {source.strength:g}{kept}; that was not given."

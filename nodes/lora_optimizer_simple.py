@@ -1,6 +1,7 @@
 """LoRA Optimizer: a stack in, a model out, with the defaults that need no tuning."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..core.errors import RecipeError
@@ -82,6 +83,16 @@ class LoRAOptimizerSimple:
                     OPTIMIZER_SETTINGS,
                     {"tooltip": "Kept for workflows that have them; followed where this version can."},
                 ),
+                "hold_structural": (
+                    "BOOLEAN",
+                    {
+                        "default": True,
+                        "label_on": "held out",
+                        "label_off": "blended",
+                        "tooltip": "LCM, Lightning, Turbo, Hyper, DPO and edit LoRAs are kept out of the blend and"
+                        " added on top, exactly; the report names them.",
+                    },
+                ),
             },
         }
 
@@ -94,6 +105,7 @@ class LoRAOptimizerSimple:
         clip_strength_multiplier: float = 1.0,
         tuner_data: object | None = None,
         settings: Mapping[str, Any] | None = None,
+        hold_structural: bool = True,
     ) -> tuple[Any, Any, str, None, dict[str, Any] | None]:
         """Merge and apply; see `optimizing.optimize`."""
         if settings is None and tuner_data:
@@ -102,6 +114,7 @@ class LoRAOptimizerSimple:
                 " to merge with the defaults."
             )
         recipe = Recipe() if settings is None else recipe_of(settings)
+        recipe = replace(recipe, hold_structural=bool(hold_structural))
         done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
         return done.model, done.clip, done.report, None, done.lora_data
 

@@ -77,6 +77,7 @@ def test_every_field_of_a_recipe_is_a_flag(run, loras, tmp_path):
         "tolerance": ["--tolerance", "0.125"],
         "dtype": ["--dtype", "bfloat16"],
         "partial": ["--partial"],
+        "hold_structural": ["--no-hold-structural"],
         "honour_metadata": ["--honour-metadata"],
     }
     assert flags.keys() == settable(Recipe).keys()
@@ -93,6 +94,7 @@ def test_every_field_of_a_recipe_is_a_flag(run, loras, tmp_path):
         tolerance=0.125,
         dtype="bfloat16",
         partial=True,
+        hold_structural=False,
         honour_metadata=True,
     )
     assert Recipe.from_json(recipe) == expected
