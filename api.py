@@ -19,7 +19,6 @@ from .lora import keys
 from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
 from .lora.formats import Module
-from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.engine import execute
 from .merging.fit import HEADER_BYTES, fitted
@@ -45,16 +44,6 @@ def load(path: Path | str) -> LoraFile:
         FileError: the file is missing, damaged, or not a LoRA.
     """
     return open_lora(path)
-
-
-def inspect(paths: Path | str | Sequence[Path | str]) -> list[Inspection]:
-    """What files are, from their headers: format, family, trainer, ranks, alphas, targets, problems.
-
-    Raises:
-        FileError: a file is missing, damaged, or not a LoRA; ask for files one by one to go on after that.
-    """
-    given = [paths] if isinstance(paths, str | Path) else paths
-    return [inspect_file(path) for path in given]
 
 
 def stack_of(

@@ -14,7 +14,7 @@ from ..merging.plan import Plan, TargetPlan, make_plan
 from ..merging.recipe import Recipe
 from ..merging.saving import Proof
 from .console import Console
-from .inspect import size
+from .described import size
 from .merge_page import merge_page
 from .options import (
     UsageError,

@@ -21,8 +21,8 @@ from .charts import (
     tiles,
     tint,
 )
+from .described import size
 from .html import Html, joined, page, tag
-from .inspect import size
 from .pair_maps import pair_section
 
 TOP = 1.25  # the least end of the retention bars
