@@ -19,6 +19,8 @@ from .lora import keys
 from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
 from .lora.formats import Module
+from .lora.looking import estimate as estimate
+from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.engine import execute
 from .merging.fit import HEADER_BYTES, fitted

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from ..core.collecting import uncollected
 from ..core.errors import FileError
 from ..lora.base import open_base
 from ..lora.estimate import estimate_merge
@@ -45,8 +46,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     failed: list[dict[str, str]] = []
     for path in options.files:
         try:
-            file = open_lora(path)
-            inspection = inspect_opened(file, model=model)
+            with uncollected():
+                file = open_lora(path)
+                inspection = inspect_opened(file, model=model)
         except FileError as problem:
             failed.append({"path": str(path), "problem": str(problem)})
             console.warn(str(problem))

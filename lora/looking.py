@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..core.collecting import uncollected
 from .base import open_base
 from .entries import Model
 from .estimate import Estimate, estimate_merge
@@ -24,7 +25,8 @@ def inspect(
     """
     given = [paths] if isinstance(paths, str | Path) else paths
     known = open_base(model) if isinstance(model, str | Path) else model
-    return [inspect_file(path, model=known) for path in given]
+    with uncollected():
+        return [inspect_file(path, model=known) for path in given]
 
 
 def estimate(paths: Path | str | Sequence[Path | str]) -> Estimate:
