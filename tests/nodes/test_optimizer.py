@@ -45,7 +45,11 @@ def widgets(node: type[Any]) -> list[str]:
 
 def test_widgets_and_outputs_stand_where_saved_workflows_expect_them(install: Install) -> None:
     install("a.safetensors")
-    assert widgets(LoRAOptimizerSimple) == ["output_strength", "clip_strength_multiplier"]
+    assert widgets(LoRAOptimizerSimple) == [
+        "output_strength",
+        "clip_strength_multiplier",
+        "hold_structural",
+    ]
     assert LoRAOptimizerSimple.RETURN_NAMES == ("model", "clip", "analysis_report", "tuner_data", "lora_data")
     assert widgets(SaveMergedLoRA) == [
         "save_folder",
