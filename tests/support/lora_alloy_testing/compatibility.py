@@ -18,16 +18,16 @@ from typing import TypedDict
 
 import numpy as np
 
-from lora_alloy.lora.entries import Contribution
-from lora_alloy.lora.factors import LowRank
-from lora_alloy.lora.file import LoraFile, lora_in_memory
-from lora_alloy.lora.keys import FAMILIES, key_map, resolve
-from lora_alloy.lora.stack import Entry, Stack, build_stack
-
 from .comfy_tree import ComfyTree
 from .format_cases import FORMAT_CASES, verdict
 from .named_tensors import first_columns, telling, tensors_of
 from .namings import NamedFile, files_of
+from lora_alloy.core.tensorfile import tensors_in_memory
+from lora_alloy.lora.entries import Contribution
+from lora_alloy.lora.factors import LowRank
+from lora_alloy.lora.file import LoraFile, lora_in_memory
+from lora_alloy.lora.keys import FAMILIES, Family, key_map, resolve
+from lora_alloy.lora.stack import Entry, Stack, build_stack
 
 HERE = Path(__file__).parent
 FINDINGS = HERE / "compatibility.json"
@@ -63,28 +63,31 @@ def modules() -> Counts:
     return {one.key: {file.label: file.total for file in files_of(one)} for one in FAMILIES}
 
 
-def read_by_us() -> tuple[Counts, float]:
-    """What we read, and the largest relative difference from the textbook's delta."""
+def read_by_us(family: Family) -> tuple[dict[str, int], float]:
+    """What we read of a family, and the largest relative difference from the textbook's delta."""
     worst = 0.0
-    counts: Counts = {}
-    for one in FAMILIES:
-        counts[one.key] = {}
-        for file in files_of(one):
-            read = _read_encoder(file) if file.encoder else _read_model(file)
-            counts[one.key][file.label] = file.count(read)
-            worst = max([worst, *(_off(file, name, read[name]) for name in telling(file) if name in read)])
+    counts = {}
+    for file in files_of(family):
+        read = _read_encoder(file) if file.encoder else _read_model(file)
+        counts[file.label] = file.count(read)
+        worst = max([worst, *(_off(file, name, read[name]) for name in telling(file) if name in read)])
     return counts, worst
 
 
 def _read_model(file: NamedFile) -> dict[str, LowRank]:
     """By name, the deltas of modules that reach their weight: the file's family is found in it alone."""
-    stack = build_stack([Entry(lora_in_memory(file.label, tensors_of(file), {}))])
+    stack = build_stack([Entry(_opened(file))])
     groups = {group.target: group for group in stack.groups}
     return {
         name: _delta(stack, groups[route.target].contributions[0])
         for name, route in file.routes.items()
         if route.target in groups
     }
+
+
+def _opened(file: NamedFile) -> LoraFile:
+    # the hash is of no use here, and would take longer than all else
+    return LoraFile(file.label, None, tensors_in_memory(Path(file.label), tensors_of(file), {}), file.label)
 
 
 def _delta(stack: Stack, contribution: Contribution) -> LowRank:
@@ -95,7 +98,7 @@ def _delta(stack: Stack, contribution: Contribution) -> LowRank:
 
 def _read_encoder(file: NamedFile) -> dict[str, LowRank]:
     """As `_read_model`; several families have one encoder, and the model's modules beside it tell which it is."""
-    opened = lora_in_memory(file.label, tensors_of(file), {})
+    opened = _opened(file)
     family = next((one for one in opened.families if one.key == file.family), None)
     if family is None:
         return {}
@@ -153,5 +156,3 @@ def counts_of(found: Mapping[str, Mapping[str, list[float]]], place: int) -> Cou
         family: {label: int(one[place]) for label, one in files.items() if place == 0 or one[place]}
         for family, files in found.items()
     }
-
-

@@ -6,8 +6,9 @@
         file.up, file.down         # ".lora_B.weight", ".lora_A.weight"
 
 A file has the matrices and convolutions of the released model, or of one text encoder, that its naming has a name
-for: of blocks that are alike, the first and the last, which count for all of them. Which weights there are, and their shapes, comes from ComfyUI's models; what diffusers calls them, from our own
-table, which `tests/lora/keys` holds against diffusers' models.
+for: of blocks that are alike, the first and the last, which count for all of them. Which weights there are, and their
+shapes, comes from ComfyUI's models; what diffusers calls them, from our own table, which `tests/lora/keys` holds
+against diffusers' models.
 """
 
 import re
@@ -15,11 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from .released import Shape, shapes_of
 from lora_alloy.lora.keys import Family, key_map
 from lora_alloy.lora.keys.names import MODEL, Names, flat
 from lora_alloy.lora.target import TEXT_ENCODERS, Part, Route, Target
-
-from .released import Shape, shapes_of
 
 PEFT = (".lora_B.weight", ".lora_A.weight")
 KOHYA = (".lora_up.weight", ".lora_down.weight")
@@ -328,7 +328,11 @@ def _encoder_rows(
 ) -> Iterator[tuple[str, Callable[[Names], str | None], tuple[str, str]]]:
     yield "ComfyUI", lambda names: names.target.weight, PEFT
     if not child.startswith("clip_"):
-        yield "ComfyUI, encoder left out", lambda names: names.target.weight.replace(f".{child}.", ".", 1), PEFT
+        yield (
+            "ComfyUI, encoder left out",
+            lambda names: names.target.weight.replace(f".{child}.", ".", 1),
+            PEFT,
+        )
     spelled = {one for trained in several for one in (trained.names.kohya, *trained.names.others) if one}
     prefixes = {found[0] for one in spelled if (found := re.match(r"lora_(?:prior_)?te\d?_", one))}
     for prefix in sorted(prefixes):

@@ -1,10 +1,11 @@
 """A script: what ComfyUI's own loader makes of the files of `namings`, for every family that it has.
 
 Run as `python read_names_in_comfyui.py TREE OUT` with `TREE` a ComfyUI checkout. `OUT` gets, as JSON, what becomes of
-each of `format_cases`, and by family and the file's label: how many of its modules reach the weight and the rows they are for, how many come to others, and the
-largest relative difference between the delta that `calculate_weight` adds and that of the textbook. The models stand
-on the `meta` device, so that they are the released ones and yet take no memory; the key maps, the loader and the
-arithmetic are ComfyUI's. It is a process of its own because two versions of ComfyUI do not fit in one.
+each of `format_cases`; and by family and the file's label how many of its modules reach the weight and the rows they
+are for, how many come to others, and the largest relative difference between the delta that `calculate_weight` adds and
+that of the textbook. The models stand on the `meta` device, so that they are the released ones and yet take no memory;
+the key maps, the loader and the arithmetic are ComfyUI's. It is a process of its own because two versions of ComfyUI do
+not fit in one.
 """
 
 import importlib
@@ -65,7 +66,9 @@ def main(tree: Path, out: Path) -> None:
 def _judge(case: Any, names: Mapping[str, Any], lora: Any) -> str:
     """What becomes of a format's case: its delta, another one, or nothing."""
     cases: Any = importlib.import_module("lora_alloy_testing.format_cases")
-    known = {case.module: names[case.module]} if case.module in names else {}
+    # the made-up names stand for any that ComfyUI maps; of kohya's OFT it maps none
+    is_mapped = case.module in names and not case.module.startswith("oft_unet_")
+    known = {case.module: names[case.module]} if is_mapped else {}
     for key, patch in lora.load_lora(dict(case.tensors), known, log_missing=False).items():
         weight, part, function = ((key, None, None) if isinstance(key, str) else (*key, None))[:3]
         rows = part[1] + part[2] if part else len(case.base)

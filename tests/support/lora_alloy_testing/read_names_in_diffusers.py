@@ -15,11 +15,10 @@ from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
-from lora_alloy.lora.keys import Family, family, key_map
-from lora_alloy.lora.target import Part, Target
-
 from .named_tensors import tensors_of
 from .namings import NamedFile, files_of
+from lora_alloy.lora.keys import Family, family, key_map
+from lora_alloy.lora.target import Part, Target
 
 PIPELINES = {
     "sd15": "StableDiffusion",
@@ -48,7 +47,7 @@ PIPELINES = {
 
 _USUAL = re.compile(
     r"diffusion_model\.(double_|single_|transformer_|joint_)?(blocks|layers)\.\d+\."
-    r"(?!.*(_mod|modulation|_img$|norm))"
+    r"(?!.*(_mod|modulation|_img$|norm|audio|face|pose))"
 )
 # What a file that a converter was not written for makes it raise.
 _RAISED = (KeyError, ValueError, IndexError, AttributeError, TypeError, RuntimeError)
@@ -71,7 +70,10 @@ def read(keys: Iterable[str]) -> dict[str, dict[str, int]]:
 def _count(file: NamedFile, family: Family, pipeline: Any) -> int:
     if file.encoder and not hasattr(pipeline, "load_lora_into_text_encoder"):
         return 0
-    for taken in (file.routes, [name for name, route in file.routes.items() if _USUAL.match(route.target.weight)]):
+    for taken in (
+        file.routes,
+        [name for name, route in file.routes.items() if _USUAL.match(route.target.weight)],
+    ):
         names = _converted(file, taken, pipeline)
         if names is not None:
             break
