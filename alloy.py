@@ -36,7 +36,13 @@ GROUPS = {
     "run": {"torch": "2.4", "safetensors": "0.4.5", "numpy": "1.26"},
     "dev": {"pytest": "8.3", "pytest-xdist": "3.6"},
     "lint": {"ruff": "0.12", "pyright": "1.1.400"},
-    "peers": {"peft": "0.13", "diffusers": "0.32", "transformers": "4.46", "accelerate": "1.0"},
+    "peers": {
+        "peft": "0.13",
+        "diffusers": "0.32",
+        "transformers": "4.46",
+        "accelerate": "1.0",
+        "lycoris-lora": "4.1",
+    },
     "browser": {"playwright": "1.50"},
 }
 LARGE_BYTES = 1_000_000_000

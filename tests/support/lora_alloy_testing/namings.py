@@ -77,7 +77,7 @@ class NamedFile:
     def example(self) -> str:
         """A name that shows the naming: of attention, if there is one."""
         liked = [name for name in self.routes if re.search(r"attn|attention|SelfAttention", name)]
-        return (liked or list(self.routes))[0]
+        return next((name for name in liked if "refiner" not in name), [*liked, *self.routes][0])
 
     def shapes(self, name: str) -> tuple[Shape, Shape]:
         """The shapes of a module's up and down, of rank 2."""
@@ -131,6 +131,15 @@ _UNET_ROWS: tuple[tuple[str, Namer, tuple[str, str]], ...] = (
     ("PEFT, raw", lambda native, there: there and f"base_model.model.{there}", PEFT),
     ("PEFT, raw, in unet.", lambda native, there: there and f"unet.base_model.model.{there}", PEFT),
     ("bare", lambda native, there: there or None, PEFT),
+)
+
+
+_ORIGINAL_ROWS: tuple[tuple[str, Callable[[str], str], tuple[str, str]], ...] = (
+    ("diffusion_model.", lambda path: MODEL + path, PEFT),
+    ("transformer.", lambda path: f"transformer.{path}", PEFT),
+    ("PEFT, raw", lambda path: f"base_model.model.{path}", PEFT),
+    ("kohya", lambda path: f"lora_unet_{flat(path)}", KOHYA),
+    ("LyCORIS", lambda path: f"lycoris_{flat(path)}", KOHYA),
 )
 
 
@@ -263,13 +272,8 @@ def _original(family: Family, trained: list[_Trained]) -> Iterator[NamedFile]:
         if not any(one.aliases and (not fused or one.path in fused) for one in taken):
             continue
         paths = [((one.aliases or [one.path])[0], one) for one in taken]
-        yield _made(family, f"{title}, diffusion_model.", ((MODEL + path, one) for path, one in paths), PEFT)
-        yield _made(
-            family, f"{title}, transformer.", ((f"transformer.{path}", one) for path, one in paths), PEFT
-        )
-        yield _made(
-            family, f"{title}, kohya", ((f"lora_unet_{flat(path)}", one) for path, one in paths), KOHYA
-        )
+        for naming, name, ends in _ORIGINAL_ROWS:
+            yield _made(family, f"{title}, {naming}", ((name(path), one) for path, one in paths), ends)
 
 
 def _changed(file: NamedFile, naming: str, old: str, new: str, ends: tuple[str, str]) -> NamedFile:
