@@ -276,6 +276,8 @@ class Merged:
             for patch in self.patches
         ]
         pieces = named(louder, told.naming, self.stack.family, self.stack.spellings, self.stack.height)
+        wider = self.stack.wider
+        pieces = [replace(piece, is_wider=piece.patch.target in wider) for piece in pieces]
         if not told.size_bytes:
             return pieces
         cut = fitted([piece.patch for piece in pieces], told.size_bytes)

@@ -39,7 +39,8 @@ def combined(
     matrix = acting[0][0].flat() * acting[0][1]
     for delta, factor in acting[1:]:
         matrix += delta.flat() * factor
-    if not rank and not tolerance:
+    # Sums that left float32 have no rank; whoever rounds them says so.
+    if (not rank and not tolerance) or not bool(torch.isfinite(matrix).all()):
         return Dense(matrix, 1.0, shape), 0.0
     up, down, lost = truncate_dense(matrix, rank or None, tolerance)
     # Even a tolerance may ask for so many directions that the matrix itself is smaller.

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import hypot
+from math import hypot, prod
 
 import torch
 
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
+from ..lora.factors import Delta
+from ..lora.full import Dense, Kron
 from ..lora.stack import Group, Stack
 from .combine import combined_keeping
 from .patch import Patch, rounded
@@ -60,5 +62,12 @@ def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: to
     delta, kept, lost = combined_keeping(
         stack.load(group), target.coefficients, is_kept, recipe.rank, recipe.tolerance
     )
-    made = rounded(group.target, replace(delta, shape=group.shape), dtype, target.norm)
+    made = rounded(group.target, _in_shape(delta, group.shape), dtype, target.norm)
     return replace(made, error=hypot(lost, made.error), kept=kept)
+
+
+def _in_shape(delta: Delta, shape: tuple[int, ...]) -> Delta:
+    """The delta with its target's own shape; a product whose factors do not divide by the kernel is multiplied out."""
+    if isinstance(delta, Kron) and delta.b.shape[1] % prod(shape[2:]):
+        return Dense(delta.flat(), 1.0, shape)
+    return replace(delta, shape=shape)

@@ -104,7 +104,7 @@ def _entry(given: StackEntry) -> Entry:
 
 def _opened(path: Path) -> LoraFile:
     tensors = open_tensors(path)
-    return LoraFile(path.name, path, tensors, session.content_hash(path))
+    return LoraFile(path.name, path, tensors, session.content_hash)
 
 
 def _refuse_filters(entries: Sequence[StackEntry]) -> None:
@@ -142,7 +142,8 @@ def _lora_data(
     merged: Merged, patches: Sequence[Any], clip_patches: Sequence[Any], strength: float, clip_strength: float
 ) -> dict[str, Any]:
     """LORA_DATA (`spec/nodes.md` §2.2), and the merge itself, which is what we save."""
-    model_patches, encoder_patches = bridge.adapters(patches), bridge.adapters(clip_patches)
+    model_patches = bridge.adapters(patches, merged.stack.wider)
+    encoder_patches = bridge.adapters(clip_patches)
     return {
         "model_patches": model_patches,
         "clip_patches": encoder_patches,

@@ -27,6 +27,7 @@ class Module:
         inputs: the columns of the delta where `shape` is None, 0 if only the base tells them.
         note: what the user should know of how it is read, in words that begin a sentence; empty for nothing.
         gain: a factor on its scale, from a header that is to be honoured.
+        is_wider: whether the base weight, where it is smaller than the delta, is to be filled up with zeros first.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Module:
     inputs: int = 0
     note: str = ""
     gain: float = 1.0
+    is_wider: bool = False
 
     @property
     def key(self) -> str:
