@@ -297,15 +297,8 @@ def torch_arguments(spec: str) -> list[str]:
 def pip(arguments: list[str]) -> None:
     """Let the environment's pip install something."""
     # Compiling all of torch takes longer than everything else here, and Python compiles what it imports.
-    command = [
-        venv_python(),
-        "-m",
-        "pip",
-        "install",
-        "--no-compile",
-        "--disable-pip-version-check",
-        *arguments,
-    ]
+    quietly = ["--no-compile", "--disable-pip-version-check"]
+    command = [venv_python(), "-m", "pip", "install", *quietly, *arguments]
     if not sys.stderr.isatty():
         command.append("--quiet")
     if subprocess.call(command, stdout=sys.stderr) != 0:

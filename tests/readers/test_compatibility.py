@@ -8,12 +8,15 @@ import importlib.metadata
 from pathlib import Path
 
 import pytest
+import torch
 
+from lora_alloy.lora.file import lora_in_memory
 from lora_alloy.lora.keys import FAMILIES
 from lora_alloy_testing import compatibility
 from lora_alloy_testing.comfy_fixtures import comfy_tree
 from lora_alloy_testing.compatibility import OURS
 from lora_alloy_testing.compatibility_page import page
+from lora_alloy_testing.format_cases import FORMAT_CASES
 
 __all__ = ["comfy_tree"]
 
@@ -46,6 +49,24 @@ def test_we_read_every_module_of_every_naming():
 def test_we_read_every_format_as_stated():
     assert compatibility.formats_read_by_us() == STATED["formats"][OURS]
     assert set(STATED["formats"][OURS].values()) == {"same"}
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn], ids=str
+)
+@pytest.mark.parametrize("case", FORMAT_CASES, ids=lambda case: case.title)
+def test_a_format_in_another_precision_means_the_numbers_stored_in_it(case, dtype):
+    """The same file with these numbers widened to float32, for which the formula holds, is read alike."""
+    stored = {
+        name: value.to(dtype) if value.numel() > 1 and value.is_floating_point() else value
+        for name, value in case.tensors.items()
+    }
+    widened = {name: value.float() if value.is_floating_point() else value for name, value in stored.items()}
+    expected, found = (
+        file.load(file.modules[case.module], case.base).flat().double()
+        for file in (lora_in_memory("ink", tensors, {}) for tensors in (widened, stored))
+    )
+    assert torch.linalg.norm(found - expected) <= TOLERANCE * torch.linalg.norm(expected)
 
 
 def test_the_document_is_written_from_what_is_stated():

@@ -76,7 +76,8 @@ def read_by_us(family: Family) -> tuple[dict[str, int], float]:
 
 def _read_model(file: NamedFile) -> dict[str, LowRank]:
     """By name, the deltas of modules that reach their weight: the file's family is found in it alone."""
-    stack = build_stack([Entry(_opened(file))])
+    # a control LoRA's norms need the model, and are not counted
+    stack = build_stack([Entry(_opened(file))], partial=True)
     groups = {group.target: group for group in stack.groups}
     return {
         name: _delta(stack, groups[route.target].contributions[0])

@@ -68,7 +68,7 @@ def files(by_hand: bool = False) -> dict[str, str]:
     """By file name, what ComfyUI's models give for it; `by_hand` takes those that need no list instead."""
     models = importlib.import_module(".comfy_models", __package__)
     found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for family in models.BUILDS:
+    for family in BY_HAND.intersection(models.BUILDS) if by_hand else models.BUILDS:
         for made in models.built(family):
             if (family in BY_HAND) is by_hand:
                 _add(found.setdefault(family, {}), made.model.state_dict(), "diffusion_model.")
