@@ -36,7 +36,13 @@ GROUPS = {
     "run": {"torch": "2.4", "safetensors": "0.4.5", "numpy": "1.26"},
     "dev": {"pytest": "8.3", "pytest-xdist": "3.6"},
     "lint": {"ruff": "0.12", "pyright": "1.1.400"},
-    "peers": {"peft": "0.13", "diffusers": "0.32", "transformers": "4.46", "accelerate": "1.0"},
+    "peers": {
+        "peft": "0.13",
+        "diffusers": "0.32",
+        "transformers": "4.46",
+        "accelerate": "1.0",
+        "lycoris-lora": "4.1",
+    },
     "browser": {"playwright": "1.50"},
 }
 LARGE_BYTES = 1_000_000_000
@@ -291,15 +297,8 @@ def torch_arguments(spec: str) -> list[str]:
 def pip(arguments: list[str]) -> None:
     """Let the environment's pip install something."""
     # Compiling all of torch takes longer than everything else here, and Python compiles what it imports.
-    command = [
-        venv_python(),
-        "-m",
-        "pip",
-        "install",
-        "--no-compile",
-        "--disable-pip-version-check",
-        *arguments,
-    ]
+    quietly = ["--no-compile", "--disable-pip-version-check"]
+    command = [venv_python(), "-m", "pip", "install", *quietly, *arguments]
     if not sys.stderr.isatty():
         command.append("--quiet")
     if subprocess.call(command, stdout=sys.stderr) != 0:

@@ -228,6 +228,7 @@ class TestTheHeader:
                 "preserve": source.preserve,
                 "conflict_mode": source.conflict_mode,
                 "key_filter": source.key_filter,
+                "held": source.held,
             }
             for source in result.plan.sources
         ]

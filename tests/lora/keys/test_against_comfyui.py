@@ -128,14 +128,19 @@ def test_lumina_2s_slices_reach_beyond_its_weight_in_comfyui_and_not_in_ours(key
     assert theirs.target.part.start + theirs.target.part.length > 3840
 
 
-def test_the_listed_modules_are_those_of_this_comfyui(comfy_tree, tmp_path):
+LISTS = {"": "lora/keys/data", "by-hand": "tests/support/lora_alloy_testing/released"}
+
+
+@pytest.mark.parametrize("how", LISTS)
+def test_the_listed_modules_are_those_of_this_comfyui(how, comfy_tree, tmp_path):
     """The lists are what the script writes: from the newest version, which has every model."""
     if int(comfy_tree.version.split(".")[1]) < 19:
         pytest.skip("this version of ComfyUI does not have all models")
     command = [sys.executable, "-m", "lora_alloy_testing.write_key_data", str(comfy_tree.path), str(tmp_path)]
+    command += [how] * bool(how)
     ran = subprocess.run(command, env=comfy_tree.environment(), capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
-    ours = Path(__file__).parents[3] / "lora/keys/data"
+    ours = Path(__file__).parents[3] / LISTS[how]
     assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
         path.name: path.read_text(encoding="utf-8") for path in ours.iterdir()
     }

@@ -2,7 +2,8 @@
 
 Run as `python -m lora_alloy_testing.write_key_data TREE FOLDER` with `TREE` a ComfyUI checkout. One line is a
 module, or a row of them that differ by an index: `blocks.{0-39}.ffn.0 13824 5120`. A file is a family, or a text
-encoder that several families read.
+encoder that several families read. With `by-hand` behind, it writes those whose names follow from rules in our code
+instead: `released`, beside this file, from which the tests know their sizes.
 """
 
 import importlib
@@ -63,19 +64,19 @@ def _runs(indices: list[int]) -> Iterator[tuple[int, int]]:
     yield first, last
 
 
-def files() -> dict[str, str]:
-    """By file name, what ComfyUI's models give for it."""
+def files(by_hand: bool = False) -> dict[str, str]:
+    """By file name, what ComfyUI's models give for it; `by_hand` takes those that need no list instead."""
     models = importlib.import_module(".comfy_models", __package__)
     found: dict[str, dict[str, tuple[int, ...]]] = {}
-    for family in models.BUILDS:
+    for family in BY_HAND.intersection(models.BUILDS) if by_hand else models.BUILDS:
         for made in models.built(family):
-            if family not in BY_HAND:
+            if (family in BY_HAND) is by_hand:
                 _add(found.setdefault(family, {}), made.model.state_dict(), "diffusion_model.")
             if made.encoders is not None:
                 state = made.encoders.state_dict()
                 for child in dict.fromkeys(key.partition(".")[0] for key in state):
                     own = {key: value for key, value in state.items() if key.partition(".")[0] == child}
-                    if child not in BY_HAND and child not in found:
+                    if (child in BY_HAND) is by_hand and child not in found:
                         _add(found.setdefault(child, {}), own, "")
     return {
         f"{name}.txt": _HEAD + "\n".join(lines(shapes)) + "\n" for name, shapes in found.items() if shapes
@@ -88,16 +89,16 @@ def _add(shapes: dict[str, tuple[int, ...]], state: Mapping[str, torch.Tensor], 
             shapes.setdefault(key.removeprefix(prefix).removesuffix(".weight"), tuple(value.shape))
 
 
-def main(tree: Path, folder: Path) -> None:
+def main(tree: Path, folder: Path, by_hand: bool) -> None:
     """Import ComfyUI from `tree` and write every file into `folder`."""
     sys.path.insert(0, str(tree))
     sys.argv = ["main.py", "--cpu"]
     importlib.import_module("comfy.options").enable_args_parsing()
     folder.mkdir(parents=True, exist_ok=True)
     with torch.inference_mode():
-        for name, text in files().items():
+        for name, text in files(by_hand).items():
             (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] == ["by-hand"])
