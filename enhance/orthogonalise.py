@@ -1,0 +1,107 @@
+"""DO-merging: LoRAs get orthogonal directions and keep their norms (after arXiv:2505.15875).
+
+Source: seed, Quality Enhancements: DO-Merging: modified Gram-Schmidt by descending norm. (The paper moves the factors
+by gradient descent on a loss of the same intent.) It recombines the LoRAs, so the Gram matrix is enough. Departures, by
+`design.md` §3 or for the reasons given:
+
+- LoRAs whose cosine is beyond 0.9, and chains of such, leave each other alone: what an orthogonalisation leaves of a
+  duplicate is noise. So does a LoRA that lies all but within the span of the others.
+- LoRAs of one norm have no first: they are made orthogonal symmetrically, whatever their order in the stack.
+- `symmetric` does that with all of them (Löwdin, 1950): together they turn as little as possible.
+"""
+
+import torch
+from torch import Tensor
+
+ALIKE = 0.9
+SAME_NORM = 1e-6
+SPARE = (
+    0.1  # of a direction's length, outside the span of the others; with less it has no direction of its own
+)
+
+
+def matrix(gram: Tensor, *, symmetric: bool = False) -> Tensor:
+    """Row `j` has the coefficients of the new delta of LoRA `j`.
+
+    Args:
+        gram: `(n, n)` float64, dot products of the deltas.
+        symmetric: turn all LoRAs alike, and not the smaller ones out of the way of the larger.
+
+    Returns:
+        `(n, n)`; every new delta has its old norm. A delta of zeros stays one.
+    """
+    norms = gram.diagonal().clamp(min=0).sqrt()
+    divisors = torch.where(norms > 0, norms, 1.0)
+    cosines = gram / divisors[:, None] / divisors
+    cosines = torch.where(torch.eye(len(gram), dtype=torch.bool, device=gram.device), 1.0, cosines)
+    are_alike = _alike(cosines)
+    if symmetric:
+        made = _symmetric(cosines, are_alike)
+    else:
+        made = _one_by_one(cosines, are_alike, _groups(norms))
+    return made * norms[:, None] / divisors
+
+
+def _alike(cosines: Tensor) -> Tensor:
+    """Which LoRAs leave each other alone, `(n, n)` bool: those beyond the limit, and chains of such."""
+    reached = (cosines.abs() > ALIKE).double()
+    for _ in range(len(cosines).bit_length()):
+        reached = (reached @ reached > 0).double()
+    return reached > 0
+
+
+def _groups(norms: Tensor) -> list[list[int]]:
+    """The LoRAs by descending norm, those of one norm together."""
+    sizes = norms.tolist()
+    groups: list[list[int]] = []
+    last = float("inf")
+    for index in sorted(range(len(sizes)), key=lambda k: -sizes[k]):
+        if not groups or sizes[index] < last * (1 - SAME_NORM):
+            groups.append([])
+        groups[-1].append(index)
+        last = sizes[index]
+    return groups
+
+
+def _one_by_one(cosines: Tensor, are_alike: Tensor, groups: list[list[int]]) -> Tensor:
+    """Gram-Schmidt on directions: each group clears the span of those before it, then its own members."""
+    made = torch.eye(len(cosines), dtype=cosines.dtype, device=cosines.device)
+    before: list[int] = []
+    for group in groups:
+        rows = torch.stack([_cleared(made, cosines, index, before, are_alike) for index in group])
+        inner = _symmetric(rows @ cosines @ rows.T, are_alike[group][:, group])
+        made[group] = inner @ rows
+        before += group
+    return made
+
+
+def _cleared(made: Tensor, cosines: Tensor, index: int, before: list[int], are_alike: Tensor) -> Tensor:
+    """A direction without what it has in the span of those before it that are not like it, at length 1."""
+    row = made[index]
+    others = made[[k for k in before if not are_alike[index, k]]]
+    inner = others @ cosines @ others.T
+    # Two of the others may be alike; what they differ in is not a direction to keep clear of.
+    across = torch.linalg.pinv(inner, rtol=SPARE**2, hermitian=True) @ (others @ cosines @ row)
+    rest = row - across @ others
+    length = float((rest @ cosines @ rest).clamp(min=0).sqrt())
+    return rest / length if length >= SPARE else row
+
+
+def _symmetric(cosines: Tensor, are_alike: Tensor) -> Tensor:
+    """The nearest directions that are orthogonal where they are not alike, and keep their cosines where they are.
+
+    With `T` for the cosines to be, those are `T½ (T½ C T½)^-½ T½`; where nobody is alike, Löwdin's `C^-½`.
+    """
+    half = _power(torch.where(are_alike, cosines, 0.0), 0.5)
+    made = half @ _power(half @ cosines @ half, -0.5) @ half
+    lengths = (made @ cosines * made).sum(1).clamp(min=0).sqrt()
+    same = torch.eye(len(cosines), dtype=cosines.dtype, device=cosines.device)
+    return torch.where((lengths >= SPARE)[:, None], made / lengths.clamp(min=SPARE)[:, None], same)
+
+
+def _power(form: Tensor, exponent: float) -> Tensor:
+    """A power of a symmetric matrix without negative eigenvalues; of those that say nothing, 0."""
+    values, vectors = torch.linalg.eigh((form + form.T) / 2)
+    limit = SPARE**2 if exponent < 0 else 0.0
+    powers = torch.where(values > limit, values.clamp(min=torch.finfo(values.dtype).tiny) ** exponent, 0.0)
+    return (vectors * powers) @ vectors.T

@@ -1,0 +1,65 @@
+"""Consensus: weigh entries by their importance, bring back the norm, keep the effective rank.
+
+Source: seed, Merge Algorithms: Consensus, whose three stages are named after Fisher-weighted averaging
+(arXiv:2111.09832, with Δ² for the Fisher information), MAGIC's calibration, and MonoSoup (arXiv:2602.09689; the paper
+weighs both parts of the spectrum anew, the seed cuts the smaller one off, and so do we). The seed restores no norm
+after the cut: the result is as much softer as the directions that went. Rulings (`design.md` §3): the spectrum is
+exact, of any rank, and convolutions are cut like any other matrix. Departure: where the LoRAs all but cancel, the norm
+is left alone, for what is left is mostly rounding.
+"""
+
+import torch
+from torch import Tensor
+
+from ...core.spectrum import effective_rank, leading, spectrum
+from .spherical import ANTIPODAL
+
+DEGREE = 0
+
+
+def merge(deltas: Tensor, strengths: Tensor) -> Tensor:
+    """Stage 1, `Σ w Δ³ / Σ |w| Δ²`: large changes decide, and small ones do not thin them out.
+
+    Args:
+        deltas: `(n, t, c)`.
+        strengths: `(n,)`.
+
+    Returns:
+        `(t, c)`, 0 where all are 0.
+    """
+    # Relative to the largest of an entry: the squares of small numbers fall out of float32's range.
+    largest = deltas.abs().amax(0)
+    unit = torch.where(largest > 0, largest, 1.0)
+    above, below = torch.zeros_like(largest), torch.zeros_like(largest)
+    for delta, strength in zip(deltas, strengths, strict=True):
+        part = delta / unit
+        weight = part.square() * strength.abs()
+        below += weight
+        above += weight * part * torch.sign(strength)
+    return largest * above / torch.where(below > 0, below, 1.0)
+
+
+def finish(merged: Tensor, strengths: Tensor, *, norms: Tensor) -> tuple[Tensor, Tensor] | Tensor:
+    """Stages 2 and 3: the norm becomes `Σ|w|‖Δ‖ / Σ|w|`, then `round(exp(H))` singular values stay.
+
+    `H` is the entropy of the singular values as shares of their sum.
+
+    Args:
+        merged: `(o, c)`, of the whole target.
+        strengths: `(n,)`.
+        norms: `(n,)` float64, of the deltas.
+
+    Returns:
+        Factors `(o, r)` and `(r, c)`. For a single row or column, which has one singular value, its values.
+    """
+    present = float(torch.linalg.vector_norm(merged, dtype=torch.float64))
+    shares = strengths.double().abs().cpu()
+    expected = float((shares @ norms.double().cpu()) / shares.sum()) if len(shares) else 0.0
+    factor = expected / present if present > ANTIPODAL * expected else 1.0
+    if min(merged.shape) == 1:
+        return merged * factor
+    values, vectors = spectrum(merged)
+    if float(values[0]) == 0.0:
+        return merged[:, :1] * 0, merged[:1] * 0
+    up, down = leading(merged, values, vectors, max(1, round(effective_rank(values))))
+    return up * factor**0.5, down * factor**0.5
