@@ -6,7 +6,7 @@ from inspect import cleandoc
 from types import ModuleType
 
 from ..core.params import Param, explained, settable
-from ..merging.methods import METHODS
+from ..merging.methods import METHODS, verb
 from ..merging.presets import PRESETS
 from ..merging.recipe import AUTO, Recipe
 from .console import Console
@@ -53,7 +53,7 @@ def _summary(module: ModuleType) -> str:
 
 
 def _params(module: ModuleType) -> list[Param]:
-    return list(settable(module.coefficients).values())
+    return list(settable(verb(module)).values())
 
 
 def _described(param: Param) -> str:

@@ -1,8 +1,8 @@
 """KnOTS: a basis that all LoRAs of a target share, and their coordinates in it (Stoica et al., arXiv:2410.19735).
 
 `[Δ_1 … Δ_n] = U Σ [V_1 … V_n]`: the basis is `U Σ`, a merge acts on the blocks `V_k`, and a linear one changes
-nothing by it. Source: seed, Quality Enhancements: KnOTS, for the limit of 256. Departure: the seed projects, `U Uᵀ Δ_k`,
-which gives back the inputs up to that limit and leaves nothing to merge in; the paper's form is taken
+nothing by it. Source: seed, Quality Enhancements: KnOTS, for the limit of 256. Departure: the seed's projection
+`U Uᵀ Δ_k` gives the inputs back up to that limit and merges nothing in the basis; the paper's form is taken
 (`design.md` §3). It is worked out from the factors.
 """
 

@@ -15,9 +15,8 @@ from torch import Tensor
 
 ALIKE = 0.9
 SAME_NORM = 1e-6
-SPARE = (
-    0.1  # of a direction's length, outside the span of the others; with less it has no direction of its own
-)
+SPARE = 0.1  # of a direction's length outside the span of others; with less it has no room to turn in
+DUPLICATE = 1e-6  # eigenvalues of cosines below are those of duplicates
 
 
 def matrix(gram: Tensor, *, symmetric: bool = False) -> Tensor:
@@ -77,14 +76,16 @@ def _one_by_one(cosines: Tensor, are_alike: Tensor, groups: list[list[int]]) -> 
 
 def _cleared(made: Tensor, cosines: Tensor, index: int, before: list[int], are_alike: Tensor) -> Tensor:
     """A direction without what it has in the span of those before it that are not like it, at length 1."""
-    row = made[index]
     others = made[[k for k in before if not are_alike[index, k]]]
-    inner = others @ cosines @ others.T
-    # Two of the others may be alike; what they differ in is not a direction to keep clear of.
-    across = torch.linalg.pinv(inner, rtol=SPARE**2, hermitian=True) @ (others @ cosines @ row)
-    rest = row - across @ others
+    rest = made[index] - _shadow(others @ cosines @ others.T, others @ cosines @ made[index]) @ others
     length = float((rest @ cosines @ rest).clamp(min=0).sqrt())
-    return rest / length if length >= SPARE else row
+    return rest / length if length >= SPARE else made[index]
+
+
+def _shadow(inner: Tensor, across: Tensor) -> Tensor:
+    """Coefficients of a direction's projection onto others, from their cosines and its own with them."""
+    # Two of the others may be duplicates; what they differ in is not a direction to keep clear of.
+    return torch.linalg.pinv(inner, rtol=DUPLICATE, hermitian=True) @ across
 
 
 def _symmetric(cosines: Tensor, are_alike: Tensor) -> Tensor:
@@ -92,16 +93,25 @@ def _symmetric(cosines: Tensor, are_alike: Tensor) -> Tensor:
 
     With `T` for the cosines to be, those are `T½ (T½ C T½)^-½ T½`; where nobody is alike, Löwdin's `C^-½`.
     """
-    half = _power(torch.where(are_alike, cosines, 0.0), 0.5)
-    made = half @ _power(half @ cosines @ half, -0.5) @ half
-    lengths = (made @ cosines * made).sum(1).clamp(min=0).sqrt()
-    same = torch.eye(len(cosines), dtype=cosines.dtype, device=cosines.device)
-    return torch.where((lengths >= SPARE)[:, None], made / lengths.clamp(min=SPARE)[:, None], same)
+    made = torch.eye(len(cosines), dtype=cosines.dtype, device=cosines.device)
+    free = [k for k in range(len(cosines)) if _has_room(cosines, k, ~are_alike[k])]
+    inner = cosines[free][:, free]
+    half = _power(torch.where(are_alike[free][:, free], inner, 0.0), 0.5)
+    turned = half @ _power(half @ inner @ half, -0.5) @ half
+    lengths = (turned @ inner * turned).sum(1).clamp(min=0).sqrt()
+    for place, index in enumerate(free):
+        made[index, free] = turned[place] / lengths[place]
+    return made
+
+
+def _has_room(cosines: Tensor, index: int, is_other: Tensor) -> bool:
+    """Whether a direction lies clear enough of the span of others to be turned out of it."""
+    across = cosines[index, is_other]
+    return float(across @ _shadow(cosines[is_other][:, is_other], across)) <= 1 - SPARE**2
 
 
 def _power(form: Tensor, exponent: float) -> Tensor:
-    """A power of a symmetric matrix without negative eigenvalues; of those that say nothing, 0."""
+    """A power of a symmetric matrix without negative eigenvalues; of those that are rounding, 0."""
     values, vectors = torch.linalg.eigh((form + form.T) / 2)
-    limit = SPARE**2 if exponent < 0 else 0.0
-    powers = torch.where(values > limit, values.clamp(min=torch.finfo(values.dtype).tiny) ** exponent, 0.0)
+    powers = torch.where(values > DUPLICATE**2, values.clamp(min=DUPLICATE**2) ** exponent, 0.0)
     return (vectors * powers) @ vectors.T

@@ -13,7 +13,7 @@ from ..core.params import Choice, Span
 from ..core.spectrum import leading, spectrum
 
 OFF = 100.0
-ROUNDING = 1e-12  # a share that is reached but for rounding is reached
+ROUNDING = 1e-6  # a share that is reached but for rounding is reached
 
 Eta = Annotated[float, Span(10.0, 100.0)]
 Restored = Annotated[str, Choice(("nuclear", "frobenius"))]

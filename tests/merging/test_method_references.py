@@ -25,7 +25,7 @@ def scattered(count: int, seed: int, spread: float) -> np.ndarray:
     return rows * random.uniform(0.3, 2.0, size=(count, 1))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", reference.METHODS)
 @pytest.mark.parametrize("spread", [0.1, 1.0, 20.0])
 @pytest.mark.parametrize(
     "strengths",
@@ -101,6 +101,11 @@ def test_where_two_loras_all_but_cancel_spherical_methods_take_their_average():
     rows = np.array([[1.0, 0.02], [-1.0, 0.02]])
     for name in ("slerp", "karcher"):
         np.testing.assert_allclose(mixed(name, rows, [1.0, 1.0]), [0.0, 0.02], rtol=0, atol=1e-12)
+
+
+def test_a_normalised_sum_of_orthogonal_loras_is_as_loud_as_one():
+    # (3·2, 4·2) / 5 of two LoRAs of norm 2.
+    np.testing.assert_allclose(mixed("normalize", 2 * np.eye(2), [3.0, -4.0]), [1.2, -1.6], rtol=1e-12)
 
 
 @pytest.mark.parametrize(

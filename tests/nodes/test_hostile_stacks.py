@@ -103,7 +103,7 @@ def test_a_strength_that_a_link_brings_is_checked_like_a_widget(name: str, value
         ({"mode": torch.zeros(2)}, "Settings of the mode tensor"),
         ({"sparsification": np.zeros(2)}, "sparsification = array"),
         ({"optimization_mode": torch.zeros(2)}, "optimization_mode = tensor"),
-        ({"merge_strategy_override": ["ties"]}, r"Known: .*karcher\. Set them back"),
+        ({"merge_strategy_override": ["ties"]}, r"Known: .*knots_ties\. Set them back"),
     ],
     ids=str,
 )

@@ -78,7 +78,7 @@ def test_settings_that_this_version_knows_become_a_recipe(changed: dict[str, Any
         {"sparsification": "dare"},
         {"merge_refinement": "full"},
         {"strategy_set": "basic"},
-        {"merge_strategy_override": "ties"},
+        {"merge_strategy_override": "teis"},
         {"tame_layers": 0.5},
         {"mode": "autotuner"},
     ],

@@ -43,6 +43,11 @@ def weighted_average(deltas: Sequence[Array], strengths: Sequence[float]) -> Arr
     return weighted_sum(deltas, strengths) / sum(abs(w) for w in strengths)
 
 
+def normalize(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
+    """`Σ w Δ / √(Σ w²)`."""
+    return weighted_sum(deltas, strengths) / float(np.sqrt(sum(w * w for w in strengths)))
+
+
 def expected_norm(deltas: Sequence[Array], strengths: Sequence[float]) -> float:
     """`Σ |w| ‖Δ‖ / Σ |w|`."""
     return sum(abs(w) * norm(d) for w, d in zip(strengths, deltas, strict=True)) / sum(map(abs, strengths))
@@ -108,8 +113,9 @@ METHODS: dict[str, Method] = {
     "weighted_average": weighted_average,
     "slerp": slerp,
     "karcher": karcher,
+    "normalize": normalize,
 }
-AVERAGES = frozenset({"weighted_average", "slerp", "karcher"})
+AVERAGES = frozenset({"weighted_average", "slerp", "karcher", "normalize"})
 
 
 @dataclass(frozen=True)
