@@ -1,38 +1,40 @@
 """The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
 from .analysis.measure import measure
 from .analysis.similarity import Measured
 from .core.errors import AlloyError as AlloyError
-from .core.errors import ProofError, SaveError, StackError
+from .core.errors import ProofError, SaveError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
 from .lora import keys
 from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
 from .lora.formats import Module
+from .lora.given import EntryLike as EntryLike
+from .lora.given import entry_of
+from .lora.given import parse_entry as parse_entry
 from .lora.inspection import Inspection, inspect_file
 from .lora.stack import Entry, Model, Stack, build_stack
+from .merging.cleaning import cleaner
 from .merging.engine import execute
 from .merging.fit import HEADER_BYTES, fitted
+from .merging.inner import assembled
 from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
-from .merging.plan import Plan, make_plan
+from .merging.plan import Plan, make_plan, sources_of
 from .merging.recipe import Recipe
 from .merging.report import Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
 
-EntryLike: TypeAlias = (
-    "Entry | LoraFile | str | Path | tuple[str | Path, float] | tuple[str | Path, float, float]"
-)
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
 _AGAIN = "Give the LoRAs, strengths and recipe that it was made with, or merge them again."
 
@@ -72,49 +74,7 @@ def stack_of(
         if not honour_metadata or not any(file.honouring().told for file in untold):
             return entries
         return build_stack(entries.entries, entries.model, True, True)
-    return build_stack([_entry(one) for one in entries], model, partial, honour_metadata)
-
-
-def _entry(given: EntryLike) -> Entry:
-    if isinstance(given, Entry):
-        return given
-    if isinstance(given, LoraFile):
-        return Entry(given)
-    if isinstance(given, tuple):
-        clip = float(given[2]) if len(given) == 3 else None
-        return Entry(open_lora(given[0]), float(given[1]), clip)
-    if isinstance(given, Path):
-        return Entry(open_lora(given))
-    return parse_entry(given)
-
-
-def parse_entry(text: str) -> Entry:
-    """`FILE[:STRENGTH[:CLIP]]`; a colon that belongs to the path stays with it.
-
-    Raises:
-        FileError: the file cannot be read.
-        StackError: a strength is not a number.
-    """
-    path, strengths = text, []
-    while len(strengths) < 2 and not _exists(path) and ":" in path:
-        path, number = path.rsplit(":", 1)
-        try:
-            strengths.insert(0, float(number))
-        except ValueError:
-            if "/" in number or "\\" in number:
-                path = text
-                break
-            raise StackError(
-                f"`{number}` in `{text}` is not a strength; write FILE:STRENGTH, as in `ink.safetensors:0.8`."
-            ) from None
-    return Entry(open_lora(path), *strengths[:2])
-
-
-def _exists(path: str) -> bool:
-    try:
-        return Path(path).exists()
-    except OSError:  # a name longer than the file system allows
-        return False
+    return build_stack([entry_of(one) for one in entries], model, partial, honour_metadata)
 
 
 def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, list[Measured]]:
@@ -142,8 +102,26 @@ def plan(
         StackError: the entries do not fit together.
     """
     recipe = recipe or Recipe()
-    built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
-    return make_plan(built, recipe, measure(built, progress=progress))
+    built, told = _resolved(stack, recipe, model, {}, progress, "cpu")
+    return replace(make_plan(built, recipe, measure(built, progress=progress), progress), **told)
+
+
+def _resolved(
+    stack: StackLike,
+    recipe: Recipe,
+    model: Model | None,
+    plans: Mapping[str, Plan],
+    progress: Progress,
+    device: torch.device | str,
+) -> tuple[Stack, dict[str, Any]]:
+    """The stack that a plan is made for, and what the plan says of a formula."""
+    if not recipe.formula:
+        built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
+        return replace(built, clean=cleaner(recipe)), {}
+    entries = stack.entries if isinstance(stack, Stack) else [entry_of(one) for one in stack]
+    host = stack.model if isinstance(stack, Stack) else model
+    built, inner = assembled(entries, recipe, host, plans, progress, device)
+    return built, {"inner": inner, "leaves": sources_of(entries)}
 
 
 def merge(
@@ -152,6 +130,8 @@ def merge(
     *,
     model: Model | None = None,
     progress: Progress = silent,
+    device: torch.device | str = "cpu",
+    is_lazy: bool = False,
 ) -> "Merged":
     """Merge a stack.
 
@@ -160,6 +140,8 @@ def merge(
         recipe: what to do; a plan replays it bit for bit.
         model: the base model, as `open_base` or a host knows it.
         progress: told after every target; what it raises ends the merge, and nothing is left half-done.
+        device: where element-wise work is done.
+        is_lazy: let results of full rank go again; their values are made anew when they are asked for.
 
     Raises:
         FileError: a file cannot be read.
@@ -167,10 +149,14 @@ def merge(
         RecipeError: the plan is for another stack.
     """
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
-    built = stack_of(stack, model, asked.partial, asked.honour_metadata)
+    plans = recipe.inner if isinstance(recipe, Plan) else {}
+    built, told = _resolved(stack, asked, model, plans, progress, device)
     measured = measure(built, progress=progress)
-    decided = recipe if isinstance(recipe, Plan) else make_plan(built, asked, measured)
-    patches = tuple(execute(built, decided, progress))
+    if isinstance(recipe, Plan):
+        decided = recipe
+    else:
+        decided = replace(make_plan(built, asked, measured, progress), **told)
+    patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
     return Merged(built, decided, measured, patches)
 
 
@@ -276,6 +262,8 @@ class Merged:
             for patch in self.patches
         ]
         pieces = named(louder, told.naming, self.stack.family, self.stack.spellings, self.stack.height)
+        wider = self.stack.wider
+        pieces = [replace(piece, is_wider=piece.patch.target in wider) for piece in pieces]
         if not told.size_bytes:
             return pieces
         cut = fitted([piece.patch for piece in pieces], told.size_bytes)
@@ -361,7 +349,7 @@ def _as_hosted(stack: StackLike, told: Described) -> StackLike:
     if isinstance(stack, Stack) or (told.has_clip and not told.left_out):
         return stack
     hosted, left_out = [], set(told.left_out)
-    for entry in map(_entry, stack):
+    for entry in map(entry_of, stack):
         text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
         hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
     return hosted

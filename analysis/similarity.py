@@ -6,6 +6,7 @@ i` (`design.md` §1.1). Products are float32, sums float64.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -58,17 +59,24 @@ def gram_matrix(deltas: Sequence[Delta]) -> Tensor:
 
 def dot(one: Delta, other: Delta) -> float:
     """The dot product of two deltas on one target, in the cheapest exact way."""
+    found = _dot(one, other, torch.float32)
+    # Sums of the largest numbers leave float32 before they leave what a file may hold.
+    return found if isfinite(found) else _dot(one, other, torch.float64)
+
+
+def _dot(one: Delta, other: Delta, dtype: torch.dtype) -> float:
     if isinstance(other, LowRank) and not isinstance(one, LowRank):
         one, other = other, one
     if isinstance(one, LowRank) and isinstance(other, LowRank):
-        products = (one.up.T.float() @ other.up.float()).double() * (one.down.float() @ other.down.T.float())
+        ups = one.up.T.to(dtype) @ other.up.to(dtype)
+        products = ups.double() * (one.down.to(dtype) @ other.down.T.to(dtype))
         return float(products.sum()) * one.scale * other.scale
     if isinstance(one, Kron) and isinstance(other, Kron) and one.a.shape == other.a.shape:
         outer = float((one.a.double() * other.a.double()).sum())
         return outer * float((one.b.double() * other.b.double()).sum()) * one.scale * other.scale
     if isinstance(one, LowRank):
         # ⟨U D, X⟩ = Σ (Uᵀ X) ∘ D
-        product = (one.up.T.float() @ other.flat()).double() * one.down
+        product = (one.up.T.to(dtype) @ other.flat().to(dtype)).double() * one.down.double()
         return float(product.sum()) * one.scale
     return float((one.flat().double() * other.flat()).sum())
 

@@ -5,19 +5,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..analysis.blocks import block_of
-from ..analysis.measure import measure
-from ..api import Merged, merge, saved_path, stack_of
+from ..api import Merged, merge, plan, saved_path
 from ..core.errors import RecipeError, SaveError
 from ..lora.keys import NAMINGS
 from ..lora.stack import Entry
-from ..merging.plan import Plan, TargetPlan, make_plan
+from ..merging.plan import Plan, TargetPlan
 from ..merging.recipe import Recipe
+from ..merging.report import branch_line
 from ..merging.saving import Proof
 from .console import Console
 from .inspect import size
 from .merge_page import merge_page
 from .options import (
     UsageError,
+    add_acting,
     add_base,
     add_entries,
     add_preserve,
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="OUT", help="the LoRA to write; .safetensors is added")
     add_base(parser)
     add_preserve(parser)
+    add_acting(parser)
     parser.add_argument(
         "--naming", choices=NAMINGS, default="comfyui", help="whose names the file has (default: comfyui)"
     )
@@ -66,7 +68,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if not options.output:
         raise UsageError("Name the file to write with `-o OUT`, or ask for the plan alone (`--plan-only`).")
     output = saved_path(options.output)
-    entries = read_entries(options.entries, options.preserve)
+    entries = _entries(options)
     outputs = [output, *([options.html] if options.html else []), *json_path(options.json)]
     inputs = _inputs(options, entries)
     refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
@@ -102,6 +104,10 @@ def result(merged: Merged, proof: Proof) -> dict[str, object]:
     return {"proof": proof, "report": merged.report.to_json(), "plan": merged.plan.to_json()}
 
 
+def _entries(options: argparse.Namespace) -> list[Entry]:
+    return read_entries(options.entries, options.preserve, options.conflict_mode, options.key_filter)
+
+
 def _inputs(options: argparse.Namespace, entries: Sequence[Entry]) -> list[Path]:
     files = [entry.file.path for entry in entries if entry.file.path]
     return [*files, *(path for path in (options.recipe, options.plan, options.base) if path)]
@@ -119,13 +125,12 @@ def _recipe_or_plan(options: argparse.Namespace) -> Recipe | Plan:
 def _show_plan(options: argparse.Namespace, recipe: Recipe | Plan, console: Console) -> int:
     if options.output or options.html or isinstance(recipe, Plan):
         raise UsageError("`--plan-only` writes no LoRA and no report: leave out `-o`, `--html` and `--plan`.")
-    entries = read_entries(options.entries, options.preserve)
+    entries = _entries(options)
     refuse_outputs(json_path(options.json), _inputs(options, entries), is_forced=options.force)
-    stack = stack_of(entries, read_base(options), recipe.partial, recipe.honour_metadata)
-    plan = make_plan(stack, recipe, measure(stack, progress=console.progress))
-    for line in _plan_lines(plan):
+    made = plan(entries, recipe, model=read_base(options), progress=console.progress)
+    for line in _plan_lines(made):
         console.say(line)
-    write_json(options.json, "plan", {"plan": plan.to_json()}, console)
+    write_json(options.json, "plan", {"plan": made.to_json()}, console)
     return 0
 
 
@@ -136,7 +141,7 @@ def _plan_lines(plan: Plan) -> list[str]:
         lines.append(f"{number}. {source.label} at {source.strength:g} (CLIP {source.clip_strength:g}){kept}")
     lines.append("")
     lines += _block_lines(plan)
-    lines += (f"Scale of the {branch.title}: {branch.scale:.3f} ({branch.reason})." for branch in plan.scales)
+    lines += (branch_line(branch, [source.label for source in plan.sources]) for branch in plan.scales)
     lines += (f"Note: {note}" for note in plan.notes)
     return lines
 

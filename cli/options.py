@@ -11,6 +11,7 @@ from ..api import open_base, parse_entry
 from ..core.errors import AlloyError, FileError, RecipeError, SaveError, StackError
 from ..core.params import Param, explained, settable
 from ..core.wholefile import refuse_place
+from ..lora.entries import CONFLICT_MODES, KEY_FILTERS
 from ..lora.stack import Entry, Model
 from ..merging.methods import METHODS
 from ..merging.plan import Plan
@@ -38,6 +39,9 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message[:1].upper()}{message[1:]}. `{self.prog} --help` shows what it takes.")
 
 
+_EXAMPLES = {"--conflict-mode": "low_conflict", "--key-filter": "shared_only"}
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """The flags that every command has."""
     parser.add_argument(
@@ -59,28 +63,68 @@ def add_entries(parser: argparse.ArgumentParser, count: str = "+") -> None:
     )
 
 
-def read_entries(texts: Sequence[str], preserved: Sequence[int] = ()) -> list[Entry]:
+def read_entries(
+    texts: Sequence[str],
+    preserved: Sequence[int] = (),
+    conflict_modes: Sequence[str] = (),
+    key_filters: Sequence[str] = (),
+) -> list[Entry]:
     """Open the entries of a stack.
 
     Args:
         texts: as given on the command line.
         preserved: places of the entries to preserve, counted from 1.
+        conflict_modes: `N:MODE` for the N-th entry.
+        key_filters: `N:FILTER` for the N-th entry.
 
     Raises:
         FileError: a file cannot be read.
         StackError: a strength is not a number, or a place is not in the stack.
     """
     for place in preserved:
-        if not 1 <= place <= len(texts):
-            raise StackError(
-                f"`--preserve {place}` names no entry: there are {len(texts)}, counted from 1 in the order"
-                " they are given."
-            )
-    entries = [parse_entry(text) for text in texts]
+        _refuse_place(f"--preserve {place}", place, len(texts))
+    modes = dict(_placed("--conflict-mode", text, len(texts)) for text in conflict_modes)
+    filters = dict(_placed("--key-filter", text, len(texts)) for text in key_filters)
     return [
-        replace(entry, preserve=True) if place in preserved else entry
-        for place, entry in enumerate(entries, 1)
+        replace(
+            parse_entry(text),
+            preserve=place in preserved,
+            conflict_mode=modes.get(place, "all"),
+            key_filter=filters.get(place, "all"),
+        )
+        for place, text in enumerate(texts, 1)
     ]
+
+
+def _placed(flag: str, text: str, count: int) -> tuple[int, str]:
+    number, _, word = text.partition(":")
+    if not number.strip().isdecimal() or not word:
+        raise StackError(f"`{flag} {text}` is not N:WORD, as in `{flag} 2:{_EXAMPLES[flag]}`.")
+    place = int(number[:9])
+    _refuse_place(f"{flag} {text}", place, count)
+    return place, word.strip().replace("-", "_")
+
+
+def _refuse_place(flag: str, place: int, count: int) -> None:
+    if not 1 <= place <= count:
+        raise StackError(
+            f"`{flag}` names no entry: there are {count}, counted from 1 in the order they are given."
+        )
+
+
+def add_acting(parser: argparse.ArgumentParser) -> None:
+    """The flags that say where an entry acts."""
+    for flag, what, words in (
+        ("--conflict-mode", "where the N-th entry acts", CONFLICT_MODES),
+        ("--key-filter", "on which targets the N-th entry acts", KEY_FILTERS),
+    ):
+        parser.add_argument(
+            flag,
+            metavar=f"N:{'MODE' if 'mode' in flag else 'FILTER'}",
+            action="append",
+            default=[],
+            help=f"{what}: {', '.join(words)}; may be given again",
+        )
 
 
 def add_preserve(parser: argparse.ArgumentParser) -> None:

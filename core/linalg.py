@@ -87,6 +87,52 @@ def truncate_dense(matrix: Tensor, rank: int | None, tolerance: float) -> tuple[
         size *= 2
 
 
+def effective_factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors of a matrix with its effective rank: the singular values beyond the exponential of their entropy go.
+
+    The spectrum is that of all of it, from the eigenvalues of the smaller Gram matrix in float64: exact but for
+    values below 1e-8 of the largest, which add nothing to the entropy that float32 could tell.
+
+    Args:
+        matrix: `(o, i)` float32, not zero.
+
+    Returns:
+        `up (o, k)`, `down (k, i)`, `k` the rounded effective rank (Roy and Vetterli, 2007), the singular values
+        shared between them.
+    """
+    is_wide = matrix.shape[0] <= matrix.shape[1]
+    wide = (matrix if is_wide else matrix.T).double()
+    energies, vectors = torch.linalg.eigh(wide @ wide.T)
+    values = energies.clamp(min=0).sqrt().flip(0)
+    shares = values / values.sum()
+    keep = min(max(1, round(float(torch.exp(-torch.xlogy(shares, shares).sum())))), len(values))
+    space = vectors.flip(1)[:, :keep]
+    root = values[:keep].clamp(min=torch.finfo(torch.float64).tiny).sqrt()
+    one, other = (space * root).float(), ((space / root).T @ wide).float()
+    return (one, other) if is_wide else (other.T.contiguous(), one.T.contiguous())
+
+
+def may_be_thin(matrix: Tensor, rank: int, tolerance: float) -> bool:
+    """Whether some rows of a matrix leave it possible that factors of this rank tell all of it to this error.
+
+    Cheap beside a decomposition: rows of a matrix that is so near to a low rank are so near to it, too.
+
+    Args:
+        matrix: `(o, i)` float32.
+        rank: of the factors.
+        tolerance: the relative error allowed.
+    """
+    height = matrix.shape[0]
+    count = min(height, 2 * rank)
+    if count <= rank or matrix.shape[1] <= rank:
+        return True
+    rows = matrix[torch.linspace(0, height - 1, count).long()]
+    energies = torch.linalg.eigvalsh((rows @ rows.T).double()).clamp(min=0)
+    total = float(energies.sum())
+    # Twice the tolerance: some rows may be worse off than all of them are.
+    return float(energies[: count - rank].sum()) <= (2 * tolerance) ** 2 * total
+
+
 def _leading_space(matrix: Tensor, size: int) -> Tensor:
     chance = torch.Generator(matrix.device).manual_seed(size)
     basis = torch.randn(matrix.shape[1], size, generator=chance, dtype=matrix.dtype, device=matrix.device)

@@ -5,6 +5,7 @@ writer puts a file beside its place, makes sure it is on the disk, and renames i
 there before stays until then. Format: safetensors, `spec/comfyui-contract.md` §3.5-3.6.
 """
 
+import errno
 import json
 import os
 import pickle
@@ -15,7 +16,6 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from .errors import FileError
+from .filekinds import PICKLED, gone, is_safetensors, refuse_other_kinds, refuse_text
 from .steadyfile import Stamp, SteadyFile, file_stamp
 from .wholefile import write_whole
 
@@ -46,7 +47,7 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 )
 DTYPE_NAMES: Mapping[torch.dtype, str] = MappingProxyType({dtype: name for name, dtype in DTYPES.items()})
 HEADER_LIMIT = 100_000_000
-PICKLED = (".pt", ".pth", ".ckpt", ".bin")
+NESTING = 4  # dictionaries around the tensors of an old PyTorch file
 # What torch's own unpickler lets out on damaged files, next to what it means to say.
 UNREADABLE = (
     pickle.UnpicklingError,
@@ -121,8 +122,10 @@ def open_tensors(path: Path) -> TensorFile:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        raise FileError(f"`{path}` does not exist; {_advice(path)}") from None
+        raise FileError(f"`{path}` {gone(path)}") from None
     except OSError as problem:
+        if problem.errno == errno.ELOOP:
+            raise FileError(f"`{path}` is a link that leads back to itself; name the file.") from None
         raise FileError(f"`{path}` cannot be opened ({problem.strerror}); check its permissions.") from None
     except ValueError:  # a null, or half a character
         raise FileError(f"`{path}` is no name that a file can have; check it.") from None
@@ -133,8 +136,8 @@ def open_tensors(path: Path) -> TensorFile:
         with path.open("rb") as stream:
             stamp = file_stamp(os.fstat(stream.fileno()))
             head = stream.read(512)
-            _refuse_text(path, head, stamp.size_bytes)
-            if path.suffix.lower() not in PICKLED:
+            refuse_text(path, head, stamp.size_bytes)
+            if path.suffix.lower() not in PICKLED or is_safetensors(head, stamp.size_bytes):
                 return _open_safetensors(path, stream, head, stamp)
         return _open_pickled(path, stamp)
     except OSError as problem:
@@ -142,20 +145,8 @@ def open_tensors(path: Path) -> TensorFile:
         raise FileError(f"`{path}` cannot be read ({reason}); check its permissions and its disk.") from None
 
 
-def _advice(path: Path) -> str:
-    """What to do about a name that no file has."""
-    try:
-        suffixes = (".safetensors", *PICKLED)
-        there = sorted(each.name for each in path.parent.iterdir() if each.suffix.lower() in suffixes)
-    except OSError:
-        there = []
-    whole = f"{path.name}.safetensors"
-    near = [whole] if whole in there else get_close_matches(path.name, there, n=1)
-    return f"did you mean `{near[0]}`?" if near else "check the name and the folder."
-
-
 def _open_safetensors(path: Path, stream: BinaryIO, head: bytes, stamp: Stamp) -> TensorFile:
-    _refuse_other_kinds(path, head, stamp.size_bytes)
+    refuse_other_kinds(path, head, stamp.size_bytes)
     header_bytes = int.from_bytes(head[:8], "little")
     if header_bytes > min(stamp.size_bytes - 8, HEADER_LIMIT):
         raise FileError(
@@ -183,39 +174,6 @@ def _values(path: Path, source: SteadyFile, info: TensorInfo) -> Tensor:
     if values.numel():
         source.read_into(values.view(torch.uint8).numpy().data, info.begin)
     return values.reshape(info.shape)
-
-
-def _refuse_text(path: Path, head: bytes, size_bytes: int) -> None:
-    if size_bytes == 0:
-        raise FileError(f"`{path}` is empty; the download or the save did not finish. Get it again.")
-    text = head.lstrip()[:64].lower()
-    if text.startswith((b"<!doctype", b"<html", b"<?xml")):
-        raise FileError(
-            f"`{path}` is a web page, not a LoRA: the site answered the download with one, often a login"
-            " page. Download it again."
-        )
-    if text.startswith(b"version https://git-lfs"):
-        raise FileError(
-            f"`{path}` is a Git-LFS pointer, not the file itself; run `git lfs pull` in its repository."
-        )
-
-
-def _refuse_other_kinds(path: Path, head: bytes, size_bytes: int) -> None:
-    if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        raise FileError(
-            f"`{path}` is a zip archive. If it is an old PyTorch file, rename it to end in `.pt`; otherwise"
-            " unpack it."
-        )
-    if head.startswith((b"\x1f\x8b", b"7z\xbc\xaf", b"Rar!")):
-        raise FileError(f"`{path}` is a compressed archive; unpack it and name the file inside.")
-    if head.startswith(b"GGUF"):
-        raise FileError(f"`{path}` is a GGUF model, not a LoRA; name a `.safetensors` LoRA.")
-    if head.startswith(b"\x80") and len(head) > 1 and head[1] in (2, 3, 4, 5) and head[2:3] != b"\x00":
-        raise FileError(
-            f"`{path}` is a Python pickle under another name, and may hold code; it is not opened."
-        )
-    if size_bytes < 10:
-        raise FileError(f"`{path}` has {size_bytes} bytes; no tensor file is that short. Get it again.")
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -290,12 +248,23 @@ def _open_pickled(path: Path, stamp: Stamp) -> TensorFile:
             f"`{path}` {what}; it is not opened, since that could run code. Use a `.safetensors` version of"
             " it."
         ) from None
-    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
-        loaded = loaded["state_dict"]
+    for _ in range(NESTING):
+        loaded = _unwrapped(loaded)
     if not isinstance(loaded, dict):
         raise FileError(f"`{path}` holds a {type(loaded).__name__}, not named tensors; use a LoRA file.")
     tensors = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
     return tensors_in_memory(path, tensors, {}, stamp.size_bytes, SteadyFile(path, stamp).check)
+
+
+def _unwrapped(loaded: object) -> object:
+    """What training scripts wrap up with their counters and settings; itself where there are tensors already."""
+    if not isinstance(loaded, dict):
+        return loaded
+    if isinstance(state := loaded.get("state_dict"), dict):
+        return state
+    inner = [value for value in loaded.values() if isinstance(value, dict)]
+    has_tensors = any(isinstance(value, Tensor) for value in loaded.values())
+    return inner[0] if len(inner) == 1 and not has_tensors else loaded
 
 
 def tensors_in_memory(

@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from ..core.errors import StackError
-from .factors import Delta
+from ..core.params import unknown
+from .factors import Delta, padded
 from .file import LoraFile
 from .formats import Module
 from .keys import KeyMap
 from .target import Part, Target
+
+CONFLICT_MODES = ("all", "low_conflict", "high_conflict")
+KEY_FILTERS = ("all", "shared_only", "unique_only", "audio_only", "no_audio")
 
 
 def no_base(weight: str) -> Tensor | None:
@@ -29,12 +33,25 @@ class Entry:
         strength: for the model's targets; may be negative.
         clip_strength: for the text encoders' targets; None means as `strength`.
         preserve: keep this LoRA out of the blend and add it on top, exactly.
+        conflict_mode: where it acts: `all`, `low_conflict` where the stack agrees with it, `high_conflict` where it
+            does not.
+        key_filter: on which targets it acts: `all`, `shared_only`, `unique_only`, `audio_only`, `no_audio`.
     """
 
     file: LoraFile
     strength: float = 1.0
     clip_strength: float | None = None
     preserve: bool = False
+    conflict_mode: str = "all"
+    key_filter: str = "all"
+
+    def __post_init__(self) -> None:
+        for what, word, known in (
+            ("conflict mode", self.conflict_mode, CONFLICT_MODES),
+            ("key filter", self.key_filter, KEY_FILTERS),
+        ):
+            if word not in known:
+                raise StackError(unknown(what, word, dict.fromkeys(known)))
 
     @property
     def strength_on_clip(self) -> float:
@@ -56,6 +73,7 @@ class Contribution:
         home: the target of the whole module.
         swap_halves: exchange the row halves of its delta.
         part: the rows or columns to take of its delta, None for all.
+        wider: the shape of the weight that its delta is filled up to with zeros, None for its own.
     """
 
     entry: int
@@ -63,10 +81,13 @@ class Contribution:
     home: Target
     swap_halves: bool = False
     part: Part | None = None
+    wider: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the delta it brings."""
+        if self.wider is not None:
+            return self.wider
         sizes = list(self.module.shape or ())
         if self.part is not None:
             sizes[self.part.axis] = self.part.length
@@ -83,7 +104,9 @@ class Contribution:
         delta = file.load(self.module, base)
         if self.swap_halves:
             delta = delta.halves_swapped()
-        return delta if self.part is None else delta.part(self.part)
+        if self.part is not None:
+            delta = delta.part(self.part)
+        return delta if self.wider is None else padded(delta, self.wider)
 
     def _base(self, model: "Model | None") -> Tensor:
         weight = model.base(self.home.weight) if model else None
@@ -97,7 +120,7 @@ class Contribution:
         base = weight if part is None else weight.narrow(part.axis, part.start, part.length)
         shape = self.module.shape
         assert shape is not None
-        if (base.shape[0], base[0].numel()) != (shape[0], prod(shape[1:])):
+        if not _is_like(tuple(base.shape), shape):
             raise StackError(
                 f"`{self.module.name}` is for a weight of {shape}, and the base weight {self.home} has"
                 f" {tuple(base.shape)}; it is for another model."
@@ -106,13 +129,28 @@ class Contribution:
         return torch.cat(base.chunk(2)[::-1]) if self.swap_halves else base
 
 
+def _is_like(base: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether a base weight can bear a delta of `shape`, which may be a flat convolution's."""
+    if not base or len(base) < min(len(shape), 2):
+        return False
+    return (base[0], prod(base[1:])) == (shape[0], prod(shape[1:]))
+
+
 @dataclass(frozen=True)
 class Group:
-    """One target with all that the stack brings to it, in an order that does not depend on the stack's."""
+    """One target with all that the stack brings to it, in an order that does not depend on the stack's.
+
+    Attributes:
+        target: the target.
+        shape: of the merged delta.
+        contributions: what the stack brings.
+        is_wider: whether the base weight, where it is smaller, is to be filled up with zeros.
+    """
 
     target: Target
     shape: tuple[int, ...]
     contributions: tuple[Contribution, ...]
+    is_wider: bool = False
 
 
 @dataclass(frozen=True)

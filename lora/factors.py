@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..core.linalg import product_norm
 from .full import Dense, Kron
@@ -33,6 +34,16 @@ class LowRank:
     def rank(self) -> int:
         """The inner size `r`."""
         return self.down.shape[0]
+
+    @property
+    def numel(self) -> int:
+        """The number of its values."""
+        return prod(self.shape)
+
+    @property
+    def flat_width(self) -> int:
+        """The columns of the flat delta."""
+        return prod(self.shape[1:])
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -75,6 +86,19 @@ class LowRank:
 
 
 Delta: TypeAlias = LowRank | Kron | Dense
+
+
+def padded(delta: Delta, shape: tuple[int, ...]) -> Delta:
+    """A delta of a wider weight: zeros behind its rows, and behind its columns.
+
+    Args:
+        delta: of no more rows and columns than `shape`.
+        shape: `(o, i)`; only matrices are padded.
+    """
+    rows, columns = shape[0] - delta.shape[0], shape[1] - delta.shape[1]
+    if isinstance(delta, LowRank):
+        return LowRank(pad(delta.up, (0, 0, 0, rows)), pad(delta.down, (0, columns)), delta.scale, shape)
+    return Dense(pad(delta.flat(), (0, columns, 0, rows)), 1.0, shape)
 
 
 def stacked(pieces: Sequence[LowRank], coefficients: Sequence[float]) -> tuple[Tensor, Tensor]:

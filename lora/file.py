@@ -1,7 +1,7 @@
 """One LoRA file: its modules, and an account of every tensor in it."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,7 +17,9 @@ from ..core.tensorfile import TensorFile, TensorInfo, open_tensors, tensors_in_m
 from ..core.text import whole
 from . import keys
 from .factors import Delta
-from .formats import FORMATS, Format, Module, Problem, ia3, others
+from .formats import FORMATS, Format, Module, Problem, ia3, lora, others
+from .headers import brief
+from .packed import unpacked
 from .told import Told, told_scales
 
 SHOWN = 4
@@ -31,6 +33,8 @@ _STRAY = {
     "scaled": "a mark of OFT without its rotations: no effect",
     "bm": "GLoRA's Tucker core without its factors: no effect",
 }
+_BFL_NORM = (".query_norm.scale", ".key_norm.scale")
+_FIRST_LAYER = ("img_in", "diffusion_model.img_in")
 _UNUSED = "belongs to no factors beside it: no effect"
 
 
@@ -49,7 +53,8 @@ class LoraFile:
     Attributes:
         label: what messages and reports call it.
         path: where it lies; None for tensors in memory.
-        tensors: the open file.
+        tensors: the open file; packed factors are read as what they stand for.
+        scales: by the name of a packed factor's scale, the factor.
         modules: key → module, in the file's order; the key is the name in the file, with `.bias` for biases.
         unread: modules that are recognised but not read, with the reason.
         accounts: one for every tensor of the file.
@@ -58,27 +63,32 @@ class LoraFile:
             honoured.
     """
 
-    def __init__(self, label: str, path: Path | None, tensors: TensorFile, sha256: str | None = None) -> None:
+    def __init__(
+        self,
+        label: str,
+        path: Path | None,
+        tensors: TensorFile,
+        content_hash: Callable[[Path], str] = file_sha256,
+    ) -> None:
         self.label = label = whole(label)
         self.path = path
-        self.tensors = tensors
-        self._sha256 = sha256
-        grouped, rest = _grouped(tensors.infos)
-        self.modules, self.unread, self.accounts = _recognised(label, tensors, grouped, rest)
-        shapes = {
-            module.name: module.widths for module in self.modules.values() if module.parameter == "weight"
-        }
-        self.families = keys.candidates(shapes)
+        self._stored = tensors
+        self.tensors, self.scales = unpacked(tensors)
+        self._content_hash = content_hash
+        grouped, rest = _grouped(self.tensors.infos)
+        self.modules, self.unread, self.accounts = _recognised(label, self.tensors, grouped, rest)
+        self.accounts += _scale_accounts(self.scales, self.accounts)
+        # What changes a bias alone shows its module's name, and its outputs.
+        ordered = sorted(self.modules.values(), key=lambda module: module.parameter == "weight")
+        self.families = keys.candidates({module.name: module.widths for module in ordered})
         self.told: Mapping[str, Told] = MappingProxyType({})
 
     @cached_property
     def sha256(self) -> str:
         """The content's hash: of the file, or of the tensors in memory."""
-        if self._sha256 is not None:
-            return self._sha256
         if self.path is not None:
-            return file_sha256(self.path)
-        return tensors_sha256({name: self.tensors.read(name) for name in self.tensors.infos})
+            return self._content_hash(self.path)
+        return tensors_sha256({name: self._stored.read(name) for name in self._stored.infos})
 
     def without(self, names: Collection[str]) -> "LoraFile":
         """The same file, its content's hash included, as if some modules were not in it."""
@@ -159,7 +169,35 @@ def _grouped(infos: Mapping[str, TensorInfo]) -> tuple[dict[str, dict[str, Tenso
         if "on_input" in roles:
             roles["weight"] = infos[name]
             rest.remove(name)
+    _add_bfl_norms(grouped, rest, infos)
     return grouped, rest
+
+
+def _add_bfl_norms(
+    grouped: dict[str, dict[str, TensorInfo]], rest: list[str], infos: Mapping[str, TensorInfo]
+) -> None:
+    """Whole norms in a control LoRA of Black Forest Labs replace the model's (`spec/comfyui-contract.md` §2.3)."""
+    if _entrance(grouped) is None:
+        return
+    for name in [name for name in rest if name.endswith(_BFL_NORM)]:
+        module = name.removesuffix(".scale")
+        if not grouped.setdefault(module, {}):
+            grouped[module]["set"] = infos[name]
+            rest.remove(name)
+
+
+def _entrance(grouped: Mapping[str, Mapping[str, TensorInfo]]) -> str | None:
+    """The first layer of Flux by its native name, if the file changes it as a LoRA."""
+    return next((name for name in _FIRST_LAYER if {"up", "down"} <= grouped.get(name, {}).keys()), None)
+
+
+def _widened(modules: dict[str, Module], grouped: Mapping[str, Mapping[str, TensorInfo]]) -> None:
+    """A control LoRA of Black Forest Labs widens the first layer by the channels of its picture."""
+    name = _entrance(grouped)
+    if name in modules and any(
+        f"{one}.scale".endswith(_BFL_NORM) for one in grouped if "set" in grouped[one]
+    ):
+        modules[name] = replace(modules[name], is_wider=True, note=lora.WIDER)
 
 
 def _recognised(
@@ -196,6 +234,7 @@ def _recognised(
                 roles = {}
         made_of = [modules[key].format for key in (name, f"{name}.bias") if key in modules]
         accounts += _strays(roles, foreign_modules.get(name), made_of)
+    _widened(modules, grouped)
     if damage:
         raise _damaged(label, tensors, damage)
     for name in rest:
@@ -212,6 +251,12 @@ def _recognised(
     if not modules and not unread:
         raise _not_a_lora(label, tensors)
     return MappingProxyType(modules), tuple(unread), tuple(accounts)
+
+
+def _scale_accounts(scales: Mapping[str, str], accounts: Iterable[Account]) -> tuple[Account, ...]:
+    """Scales share the fate of the factors they belong to."""
+    fates = {account.tensor: account for account in accounts}
+    return tuple(replace(fates[factor], tensor=scale) for scale, factor in scales.items())
 
 
 def _modules(name: str, roles: Mapping[str, TensorInfo]) -> Iterator[Module | Problem]:
@@ -235,7 +280,7 @@ def _strays(roles: Mapping[str, TensorInfo], foreign: str | None, made_of: list[
 
 
 def _damaged(label: str, tensors: TensorFile, damage: list[Problem]) -> FileError:
-    shown = "; ".join(f"`{problem.name}` {problem.text}" for problem in damage[:SHOWN])
+    shown = "; ".join(f"`{brief(problem.name)}` {problem.text}" for problem in damage[:SHOWN])
     more = f"; and {len(damage) - SHOWN} more" if len(damage) > SHOWN else ""
     return FileError(
         f"`{tensors.path}` is damaged or of a format we do not read: {shown}{more}. Get {label} again."
@@ -251,9 +296,15 @@ def _not_a_lora(label: str, tensors: TensorFile) -> FileError:
             f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load"
             " it as the base model, and name a LoRA file here."
         )
-    ends = Counter(name.rsplit(".", 1)[-1] for name in names).most_common(3)
-    kinds = ", ".join(f"`.{end}` ({count})" for end, count in ends)
+    ends = Counter(map(_ending, names)).most_common(3)
+    kinds = ", ".join(f"`.{brief(end)}` ({count})" for end, count in ends)
     return FileError(
         f"`{tensors.path}` has no LoRA factors: its {len(names):,} tensors end in {kinds}. It is of a"
         " format we do not read, or no LoRA."
     )
+
+
+def _ending(name: str) -> str:
+    """The last step of a name that says something of its kind."""
+    head, _, last = name.rpartition(".")
+    return f"{head.rpartition('.')[2]}.{last}" if head and last in ("weight", "bias") else last

@@ -29,6 +29,16 @@ class Dense:
         return min(self.matrix.shape)
 
     @property
+    def numel(self) -> int:
+        """The number of its values."""
+        return prod(self.shape)
+
+    @property
+    def flat_width(self) -> int:
+        """The columns of the flat delta."""
+        return prod(self.shape[1:])
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by role."""
         return {"matrix": self.matrix}
@@ -86,6 +96,16 @@ class Kron:
     def rank(self) -> int:
         """The largest rank it may have."""
         return min(self.a.shape) * min(self.b.shape)
+
+    @property
+    def numel(self) -> int:
+        """The number of its values."""
+        return prod(self.shape)
+
+    @property
+    def flat_width(self) -> int:
+        """The columns of the flat delta."""
+        return prod(self.shape[1:])
 
     @property
     def tensors(self) -> dict[str, Tensor]:

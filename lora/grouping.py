@@ -11,6 +11,7 @@ from .entries import Contribution, Entry, Group, Model, no_base
 from .factors import distance
 from .file import LoraFile
 from .formats import Module
+from .headers import brief
 from .keys import Family
 from .target import TEXT_ENCODERS, Part, Route, Target
 
@@ -66,6 +67,7 @@ class Table:
         self.notes: list[str] = []
         self._weights: dict[str, list[Placed]] = {}
         self._problems: list[str] = []
+        self._torn: list[str] = []
 
     def add(self, index: int, entry: Entry) -> None:
         """Lead every module of one entry to its target."""
@@ -94,6 +96,10 @@ class Table:
             )
 
     def _route(self, module: Module) -> Route | None:
+        if module.home is not None:
+            if module.name != str(module.home):
+                self._call(module.home, module.name)
+            return Route(module.home)
         route = led(module.name, self.family, self.model)
         if route is None and self.model is None:
             route = Route(Target(keys.loose_name(module.name)))
@@ -120,13 +126,19 @@ class Table:
         sizes = list(self._base_shape(target.weight))
         if not sizes:
             return None
+        if len(sizes) < 2 or 0 in sizes:
+            self._problems.append(
+                f"`{brief(module.name)}` comes with {module.base_reason}, and {target} has {tuple(sizes)}, which is"
+                " no matrix"
+            )
+            return None
         if target.part is not None:
             sizes[target.part.axis] = target.part.length
         shaped = replace(module, shape=tuple(sizes))
         if module.outputs not in (0, sizes[0]) or module.inputs not in (0, prod(sizes[1:])):
             self._problems.append(
-                f"`{module.name}` is for {module.outputs or 'any'} outputs and {module.inputs or 'any'} inputs,"
-                f" and {target} has {shaped.shape}"
+                f"`{brief(module.name)}` is for {module.outputs or 'any'} outputs and"
+                f" {module.inputs or 'any'} inputs, and {target} has {shaped.shape}"
             )
         return shaped
 
@@ -152,10 +164,8 @@ class Table:
             if _is_same(file, wider, (part, contribution), self.model):
                 doubles.append(names)
             else:
-                self._problems.append(
-                    f"`{names[0]}` and `{names[1]}` of `{file.label}` are the same target,"
-                    f" {Target(weight, part)}, with different values"
-                )
+                shown = " and ".join(f"`{brief(name)}`" for name in names)
+                self._torn.append(f"{shown} of `{file.label}` are {Target(weight, part)}")
         return kept
 
     def groups(self, entries: Sequence[Entry]) -> tuple[Group, ...]:
@@ -169,7 +179,7 @@ class Table:
             for place, index in enumerate(
                 sorted(
                     range(len(entries)),
-                    key=lambda index: (entries[index].file.sha256, entries[index].preserve),
+                    key=lambda index: _identity(entries[index]),
                 )
             )
         }
@@ -178,11 +188,15 @@ class Table:
             found.sort(key=lambda pair: rank[pair[1].entry])
             groups += self._partitioned(weight, found, entries)
         if self._problems:
-            shown = "; ".join(self._problems[:SHOWN])
-            more = f"; and {len(self._problems) - SHOWN} more" if len(self._problems) > SHOWN else ""
             raise StackError(
-                f"The stack does not fit together: {shown}{more}. These LoRAs are for different models, or"
-                " damaged; keep those of one model."
+                f"The stack does not fit together: {_shown(self._problems)}. These LoRAs are for different models,"
+                " or damaged; keep those of one model."
+            )
+        if self._torn:
+            raise StackError(
+                f"A file gives one target two names with different values: {_shown(self._torn)}. It holds two LoRAs,"
+                " of which ComfyUI would apply a mixture. Take the modules of one naming out of it, or leave it out"
+                " of the stack."
             )
         order = sorted(groups, key=lambda group: (group.target.is_clip, _natural(group.target)))
         return tuple(order)
@@ -264,6 +278,10 @@ class Table:
             if target.part:
                 expected[target.part.axis] = target.part.length
             shape = tuple(expected)
+        if any(contribution.module.is_wider for contribution in taken):
+            widened = _widened(target, shape, taken, is_known=weight_shape is not None)
+            if widened is not None:
+                return widened
         for contribution in taken:
             if _flat(contribution.shape) != _flat(shape):
                 owner = entries[contribution.entry].file.label
@@ -274,8 +292,39 @@ class Table:
         return Group(target, shape, tuple(taken))
 
 
+def _identity(entry: Entry) -> tuple[str, bool, str, str]:
+    return entry.file.sha256, entry.preserve, entry.conflict_mode, entry.key_filter
+
+
+def _widened(
+    target: Target, shape: tuple[int, ...], taken: Sequence[Contribution], *, is_known: bool
+) -> Group | None:
+    """The group of a weight that is filled up with zeros, all that is narrower with it; None if they do not fit.
+
+    Args:
+        target: the weight.
+        shape: its own, or that of the first to change it.
+        taken: what changes it, of which at least one fills it up.
+        is_known: whether `shape` is the weight's own.
+    """
+    wide = {one.shape for one in taken if one.module.is_wider}
+    narrow = {one.shape for one in taken} - wide | ({shape} if is_known else set())
+    if target.part is not None or len(wide) > 1 or len(narrow - wide) > 1:
+        return None
+    (made,) = wide
+    if any(len(one) != 2 or one[0] > made[0] or one[1] > made[1] for one in (made, *narrow)):
+        return None
+    filled = (one if one.shape == made else replace(one, wider=made) for one in taken)
+    return Group(target, made, tuple(filled), is_wider=True)
+
+
 def _flat(shape: Sequence[int]) -> tuple[int, int]:
-    return shape[0], prod(shape[1:])
+    return (shape[0] if shape else 1), prod(shape[1:])
+
+
+def _shown(problems: Sequence[str]) -> str:
+    more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
+    return "; ".join(problems[:SHOWN]) + more
 
 
 def _strangeness(name: str) -> tuple[bool, bool, str]:

@@ -4,6 +4,7 @@ import json
 from math import isfinite
 
 TEXT_LIMIT = 300
+NAME_LIMIT = 200
 JSON_LIMIT = 4_000_000
 
 
@@ -11,6 +12,11 @@ def cut(text: str, limit: int = TEXT_LIMIT) -> str:
     """`text` in one line of at most `limit` characters. Whoever shows it must still escape it."""
     line = " ".join(text[: 2 * limit].split())
     return line if len(line) <= limit and len(text) <= 2 * limit else f"{line[:limit]}…"
+
+
+def brief(name: str) -> str:
+    """The name of a tensor or a module, short enough to stand in a sentence."""
+    return cut(name, NAME_LIMIT)
 
 
 def parsed(text: str) -> object:

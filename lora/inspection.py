@@ -169,7 +169,18 @@ def _beyond_comfyui(file: LoraFile) -> list[str]:
             " ComfyUI's loader replaces at any strength",
         ),
     )
-    return [f"{count} of {len(file.modules)} modules {what}." for count, what in told if count]
+    sentences = [f"{count} of {len(file.modules)} modules {what}." for count, what in told if count]
+    if file.scales:
+        sentences.append(
+            f"{len(file.scales)} factors are packed, with scales beside them by which a merge multiplies; ComfyUI's"
+            " loader leaves the scales out, and so renders noise or nothing."
+        )
+    if bare := sum(map(keys.is_bare_parameter, (module.name for module in modules))):
+        sentences.append(
+            f"{bare} of {len(file.modules)} modules change parameters outside of layers, such as modulations, which"
+            " ComfyUI's loader never patches: a merge keeps them in its file, and they have no effect in ComfyUI."
+        )
+    return sentences
 
 
 def _family_problems(metadata: Mapping[str, str], file: LoraFile) -> list[str]:

@@ -5,7 +5,8 @@ spellings of one weight meet on the coarsest common partition, shapes are checke
 not fit is said in one message before any work begins (`design.md` §1.2, §4).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import fsum, isfinite
 
@@ -14,8 +15,10 @@ from . import keys
 from .choosing import family_of
 from .entries import Contribution, Entry, Group, Model, no_base
 from .factors import Delta
-from .formats import Problem
+from .filtering import filtered_groups
+from .formats import Problem, others
 from .grouping import Table, led
+from .headers import brief
 from .keys import Family
 from .target import Target
 from .told import groups
@@ -39,6 +42,7 @@ class Stack:
         spellings: names from the files for targets that no family names.
         unmatched: per entry, the modules that the model does not have.
         notes: what the user should know, in sentences.
+        clean: what is done to every delta that is not preserved, before anybody sees it; None for nothing.
     """
 
     entries: tuple[Entry, ...]
@@ -48,6 +52,7 @@ class Stack:
     spellings: Mapping[Target, str]
     unmatched: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
+    clean: Callable[[Delta], Delta] | None = None
 
     def lead(self, name: str) -> Target | None:
         """Where a module's key leads: the way of the model, of the family, or by the name alone."""
@@ -57,6 +62,11 @@ class Stack:
         if route is None and self.model is None:
             return Target(keys.loose_name(name))
         return route.target if route else None
+
+    @property
+    def wider(self) -> frozenset[Target]:
+        """The targets whose base weight is to be filled up with zeros, where it is smaller than the merge."""
+        return frozenset(group.target for group in self.groups if group.is_wider)
 
     def height(self, weight: str) -> int:
         """The rows of a whole weight, as the model or the family has them; 0 if neither is known."""
@@ -87,7 +97,15 @@ class Stack:
 
     def load(self, group: Group) -> list[Delta]:
         """The deltas of one group, in factors, in the order of its contributions."""
-        return [one.load(self.entries[one.entry].file, self.model) for one in group.contributions]
+        return [self._load(one) for one in group.contributions]
+
+    def _load(self, one: Contribution) -> Delta:
+        entry = self.entries[one.entry]
+        delta = one.load(entry.file, self.model)
+        # What a formula made has been cleaned where it was made.
+        if self.clean is None or entry.preserve or one.module.home is not None:
+            return delta
+        return self.clean(delta)
 
 
 def build_stack(
@@ -110,6 +128,7 @@ def build_stack(
     notes: list[str] = []
     if honour_metadata:
         entries = [replace(entry, file=entry.file.honouring()) for entry in entries]
+    _refuse_families(entries, model)
     kept = _without_idle(_added_up(entries, notes), notes)
     notes += (note for entry in kept for note in _honoured(entry))
     if not kept:
@@ -122,20 +141,36 @@ def build_stack(
     table = Table(family, model)
     for index, entry in enumerate(kept):
         table.add(index, entry)
-    groups = table.groups(kept)
-    notes += table.notes
+    groups, filtered = filtered_groups(table.groups(kept), kept)
+    notes += [*table.notes, *filtered]
     unmatched = tuple(tuple(names) for names in table.unmatched)
     if model is not None:
         _refuse_strangers(kept, unmatched)
         _report_unmatched(kept, unmatched, model, notes)
+    if filtered and not groups:
+        raise StackError(f"The key filters leave nothing to merge. {' '.join(filtered)} Set them to `all`.")
     if not groups:
         raise StackError(_nothing_fits(kept, family, model))
     return Stack(tuple(kept), groups, family, model, table.spellings, unmatched, tuple(notes))
 
 
+def _refuse_families(entries: Sequence[Entry], model: Model | None) -> None:
+    """Stop at LoRAs of several families, or of another than the model's, before any file is read whole.
+
+    Files of one size may be one file, whose strengths may cancel: they are told apart by content, and judged then.
+    """
+    acting = [entry for entry in entries if entry.strength or entry.strength_on_clip]
+    sizes = Counter(entry.file.tensors.size_bytes for entry in acting)
+    try:
+        family_of([entry for entry in acting if sizes[entry.file.tensors.size_bytes] == 1], model)
+    except StackError:
+        family_of(acting, model)  # it names all of them
+        raise
+
+
 def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
     """Entries with one content become one, their strengths added; the fields say so to the user."""
-    alike: dict[tuple[str, bool, bool], list[Entry]] = {}
+    alike: dict[tuple[str, bool, bool, str, str], list[Entry]] = {}
     for entry in entries:
         for value in (entry.strength, entry.clip_strength):
             if value is not None and not isfinite(value):
@@ -145,7 +180,9 @@ def _added_up(entries: Iterable[Entry], notes: list[str]) -> list[Entry]:
                     f"The strength of `{entry.file.label}` is {value:g}; it must lie between"
                     f" {-STRENGTH_LIMIT:g} and {STRENGTH_LIMIT:g}."
                 )
-        alike.setdefault((entry.file.sha256, entry.preserve, bool(entry.file.told)), []).append(entry)
+        file = entry.file
+        identity = (file.sha256, entry.preserve, bool(file.told), entry.conflict_mode, entry.key_filter)
+        alike.setdefault(identity, []).append(entry)
     added = [_added(ones) for ones in alike.values()]
     for ones, entry in zip(alike.values(), added, strict=True):
         if len(ones) > 1:
@@ -191,15 +228,16 @@ def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool,
             total = len(entry.file.unread) + len(entry.file.modules)
             first = unread[0]
             sentences.append(
-                f"`{entry.file.label}`: {len(unread)} of {total} modules are not read; `{first.name}`"
+                f"`{entry.file.label}`: {len(unread)} of {total} modules are not read; `{brief(first.name)}`"
                 f" {first.text}"
             )
         odd = [account.tensor for account in entry.file.accounts if account.state == "unknown"]
         if odd:
             notes.append(
-                f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first `{odd[0]}`;"
-                " they are left out."
+                f"`{entry.file.label}` has {len(odd)} tensors that nobody here knows, the first"
+                f" `{brief(odd[0])}`; they are left out."
             )
+        notes += _noted(entry)
     if sentences and not partial:
         raise StackError(
             "A merge would lose part of what was asked. "
@@ -207,6 +245,13 @@ def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool,
             + ". Take those LoRAs out, or allow a partial merge (`--partial`)."
         )
     notes += (f"{sentence}; a partial merge was asked for." for sentence in sentences)
+
+
+def _noted(entry: Entry) -> Iterator[str]:
+    """What is known, and left out of every merge, and yet was trained."""
+    found = [known[1] for account in entry.file.accounts if (known := others.known_as(account.tensor))]
+    for what, count in Counter(what for what in found if others.is_noted(what)).items():
+        yield f"`{entry.file.label}`: {count} tensors are left out, each {what}."
 
 
 def _without_base(entry: Entry, model: Model | None) -> list[Problem]:
@@ -257,7 +302,7 @@ def _report_unmatched(
         if names:
             notes.append(
                 f"`{label}`: {len(names)} of {total} modules ({len(names) / total:.0%}) have no place in"
-                f" this model and are left out, the first `{names[0]}`."
+                f" this model and are left out, the first `{brief(names[0])}`."
             )
 
 
@@ -265,10 +310,10 @@ def _nothing_fits(entries: Sequence[Entry], family: Family | None, model: Model 
     names = [name for entry in entries for name in entry.file.modules]
     if model and not model.has_clip and names and all(map(keys.is_text, names)):
         return (
-            f"Nothing can be merged: all {len(names)} modules of the stack, the first `{names[0]}`, are for text"
-            " encoders, and no CLIP is connected. Connect the CLIP."
+            f"Nothing can be merged: all {len(names)} modules of the stack, the first `{brief(names[0])}`, are"
+            " for text encoders, and no CLIP is connected. Connect the CLIP."
         )
-    first = names[0] if names else "none"
+    first = brief(names[0]) if names else "none"
     found = f"LoRAs for {family.title}" if family else "modules such as"
     where = "the model has none of their targets" if model else "no target is left"
     return (

@@ -7,7 +7,7 @@ LyCORIS writes for rank-stabilised LoRA is converted already.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,7 @@ def _over_whole(module: Module, tensors: TensorFile) -> Told | None:
     """
     rank = number(tensors.metadata.get("ss_network_dim"))
     info = tensors.infos.get(f"{module.name}.alpha")
-    if not rank or info is None or info.shape not in ((), (1,)):
+    if not rank or info is None or prod(info.shape) != 1:
         return None
     alpha = float(tensors.read(info.name))
     source = "its alpha with `ss_network_dim` in the header"

@@ -1,14 +1,23 @@
-"""The blend on one target: which method, why, and its coefficients."""
+"""The blend on one target: its coefficients, or the element-wise work that makes it; before any scale."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
-from ..analysis.similarity import Measured, cosines, strengths_on
-from ..lora.stack import Stack
-from .methods import METHODS
-from .recipe import AUTO, Recipe
+from ..analysis.similarity import Measured, strengths_on
+from ..enhance import orthogonalise
+from ..lora.stack import Group, Stack
+from .cleaning import tamed
+from .density import guessed_density
+from .elements import expected_norm
+from .methods import METHODS, degree, is_linear, shares_basis, ties
+from .methods.spherical import combined_norm
+from .recipe import Recipe
+from .selection import Relation, choose, taking_part
+from .work import ALL, COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL, Setting, Work
 
 
 def mean_strength(strengths: Tensor) -> float:
@@ -19,51 +28,147 @@ def mean_strength(strengths: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Blend:
-    """The coefficients on one target before any scale: preserved LoRAs at strength, the others merged.
+    """What happens on one target before any scale: preserved LoRAs at strength, the others merged.
 
-    With `has_cancelled`, the others all but cancel each other, and the method took their average.
+    Attributes:
+        coefficients: `(n,)`; 0 for what element-wise work blends.
+        is_preserved: `(n,)`.
+        method: the method's name.
+        reason: why this one.
+        norm: of the blend, without what is preserved; from a sample, if there is element-wise work.
+        work: the element-wise work, or None where the blend is a combination.
+        has_cancelled: the LoRAs all but cancel each other, and the method took their average.
     """
 
     coefficients: Tensor
     is_preserved: Tensor
     method: str
     reason: str
+    norm: float
+    work: Work | None = None
     has_cancelled: bool = False
 
 
-def blend_group(stack: Stack, recipe: Recipe, one: Measured) -> Blend:
-    """Choose the method for one target and work out its coefficients, before any scale."""
+def blend_group(
+    stack: Stack,
+    recipe: Recipe,
+    group: Group,
+    one: Measured,
+    related: Relation,
+    factors: Sequence[float],
+) -> Blend:
+    """Choose the method for one target and work out its blend, before any scale.
+
+    Args:
+        stack: the stack.
+        recipe: what is asked.
+        group: the target, and what the stack brings to it.
+        one: what was measured on it.
+        related: how its LoRAs relate, smoothed.
+        factors: per entry of the stack, what its strength is multiplied by in the blend.
+    """
     strengths = strengths_on(stack, one)
     is_preserved = torch.tensor([stack.entries[index].preserve for index in one.entries])
-    coefficients = torch.where(is_preserved, strengths, 0.0)
-    # A delta of zeros, or a strength of zero on this branch, takes no part: it must not thin out the others.
-    active = ~is_preserved & (strengths != 0) & (one.gram.diagonal() > 0)
-    taking_part = torch.nonzero(active).flatten()
-    if len(taking_part) == 0:
-        return Blend(coefficients, is_preserved, "weighted_sum", "nothing to blend here")
-    gram, weights = one.gram[taking_part][:, taking_part], strengths[taking_part]
-    method, reason = _choose(recipe, gram, weights)
+    blend = Blend(torch.where(is_preserved, strengths, 0.0), is_preserved, "weighted_sum", "", 0.0)
+    places = taking_part(stack, one)
+    if len(places) == 0:
+        return replace(blend, reason="nothing to blend here")
+    method, reason = choose(recipe, related)
     module = METHODS[method]
+    shares = strengths.new_tensor([factors[one.entries[index]] for index in places.tolist()])
+    weights = tamed(stack, recipe, group, one.gram.diagonal()[places], strengths[places]) * shares
+    blend = replace(blend, method=method, reason=reason)
+    modes = [stack.entries[one.entries[index]].conflict_mode for index in places.tolist()]
+    is_masked = any(mode != ALL for mode in modes)
+    if len(places) > 1 and (not is_linear(module) or recipe.sparsifier or is_masked):
+        work = _work(stack, recipe, group, one, places, weights, module)
+        deltas = stack.load(group)
+        chosen = [deltas[index] for index in places.tolist()]
+        if work.settings.get("density") == 0.0:
+            found = guessed_density(chosen, recipe.architecture, stack.family, str(one.target))
+            work = replace(work, settings={**work.settings, "density": found})
+        norm = expected_norm(chosen, work, module, str(one.target))
+        return replace(blend, norm=norm, work=work, reason=reason + _told(work))
+    return _combined(recipe, one, blend, places, weights)
+
+
+def _combined(recipe: Recipe, one: Measured, blend: Blend, places: Tensor, weights: Tensor) -> Blend:
+    """A blend by a linear method, on its own or behind an orthogonalisation: coefficients."""
+    module, gram = METHODS[blend.method], one.gram[places][:, places]
+    matrix = torch.eye(len(places), dtype=gram.dtype)
+    reason = blend.reason
+    if ORTHOGONALISE in recipe.enhancers and len(places) > 1:
+        matrix = orthogonalise.matrix(gram, symmetric=recipe.symmetric)
+        reason += "; orthogonalised"
+    turned = matrix @ gram @ matrix.T
     cancels = getattr(module, "cancels", None)
-    has_cancelled = len(weights) > 1 and cancels is not None and cancels(gram, weights)
-    merged = module.coefficients(gram, weights)
-    if module.DEGREE == 0 and recipe.strength_scale == "absolute":
+    has_cancelled = len(weights) > 1 and cancels is not None and cancels(turned, weights)
+    merged = module.coefficients(turned, weights) @ matrix
+    if degree(module, {}) == 0 and recipe.strength_scale == "absolute":
         merged = merged * mean_strength(weights)
-    coefficients[taking_part] = merged
+    coefficients = blend.coefficients.clone()
+    coefficients[places] = merged
     if has_cancelled:
         reason += "; they all but cancel, so their average"
-    return Blend(coefficients, is_preserved, method, reason, has_cancelled)
+    norm = combined_norm(gram, merged)
+    return replace(blend, coefficients=coefficients, norm=norm, has_cancelled=has_cancelled, reason=reason)
 
 
-def _choose(recipe: Recipe, gram: Tensor, strengths: Tensor) -> tuple[str, str]:
-    count = len(strengths)
-    if count == 1:
-        return "weighted_sum", "one LoRA alone"
-    turned = torch.sign(strengths)
-    between = cosines(gram) * turned[:, None] * turned
-    mean = float((between.sum() - between.diagonal().sum()) / (count * (count - 1)))
-    method = recipe.method
-    if method == AUTO:
-        method = "slerp" if count == 2 else "karcher"
-    reason = f"{count} LoRAs, mean cosine {mean:+.2f}"
-    return method, reason if recipe.method == AUTO else f"{reason}; as asked"
+def _work(
+    stack: Stack,
+    recipe: Recipe,
+    group: Group,
+    one: Measured,
+    places: Tensor,
+    weights: Tensor,
+    module: ModuleType,
+) -> Work:
+    entries = [stack.entries[one.entries[index]] for index in places.tolist()]
+    is_row = len(group.shape) == 1
+    sparsifier = recipe.sparsifier or getattr(module, "SPARSIFIER", "")
+    enhancers = tuple(name for name in recipe.enhancers if _acts(name, module, is_row=is_row))
+    settings: dict[str, Setting] = {
+        "dampening": recipe.dampening,
+        "divisor": recipe.divisor,
+        "symmetric": recipe.symmetric,
+        "dominance": recipe.dominance,
+        "rank_limit": recipe.rank_limit,
+        "vote": ties.settled_vote(recipe.vote, one.gram[places][:, places], weights),
+        "unit": "row" if COLUMN_WISE in enhancers else "entry",
+    }
+    if sparsifier:
+        settings["density"] = recipe.density_of(sparsifier)
+    gain = 1.0
+    if degree(module, settings) == 0 and recipe.strength_scale == "absolute":
+        gain = mean_strength(weights)
+    return Work(
+        places=tuple(places.tolist()),
+        strengths=tuple(weights.tolist()),
+        contents=tuple(entry.file.sha256 for entry in entries),
+        masks=tuple(entry.conflict_mode for entry in entries),
+        sparsifier=sparsifier,
+        enhancers=enhancers,
+        gain=gain,
+        scale=1.0,
+        seed=recipe.seed,
+        settings=settings,
+    )
+
+
+def _acts(name: str, module: ModuleType, *, is_row: bool) -> bool:
+    """Whether an enhancer changes anything with a method: TALL-masks around a linear one do not, by law."""
+    if name == TALL:
+        return not is_linear(module)
+    if name == COLUMN_WISE:
+        return not is_row
+    if name == KNOTS:
+        return not is_row and not shares_basis(module)
+    return name == ORTHOGONALISE
+
+
+def _told(work: Work) -> str:
+    parts = []
+    if work.sparsifier:
+        parts.append(f"{work.sparsifier} to {float(work.settings['density']):.0%}")
+    parts += [name.replace("_", " ") for name in work.enhancers]
+    return "".join(f"; {part}" for part in parts)

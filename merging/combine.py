@@ -9,6 +9,8 @@ from ..core.linalg import product_norm, truncate, truncate_dense
 from ..lora.factors import Delta, LowRank, stacked
 from ..lora.full import Dense, Kron
 
+ROUNDED_ENTRIES = 1 << 20
+
 
 def combined(
     deltas: Sequence[Delta], coefficients: Sequence[float], rank: int, tolerance: float
@@ -34,12 +36,16 @@ def combined(
         made = LowRank(*stacked(thin, [factor for _, factor in acting]), 1.0, shape)
         delta, _, lost = shrunk(made, 0, rank, tolerance)
         return delta, lost
-    if len(acting) == 1 and isinstance(acting[0][0], Kron) and not rank and not tolerance:
-        return acting[0][0].times(acting[0][1]), 0.0
+    if len(acting) == 1 and not rank and not tolerance:
+        alone, factor = acting[0]
+        if isinstance(alone, Dense) and factor * alone.scale == 1.0 and alone.matrix.dtype == torch.float32:
+            return alone, 0.0
+        return alone.times(factor), 0.0
     matrix = acting[0][0].flat() * acting[0][1]
     for delta, factor in acting[1:]:
         matrix += delta.flat() * factor
-    if not rank and not tolerance:
+    # Sums that left float32 have no rank; whoever rounds them says so.
+    if (not rank and not tolerance) or not bool(torch.isfinite(matrix).all()):
         return Dense(matrix, 1.0, shape), 0.0
     up, down, lost = truncate_dense(matrix, rank or None, tolerance)
     # Even a tolerance may ask for so many directions that the matrix itself is smaller.
@@ -138,7 +144,18 @@ def rounding_norm(exact: Delta, rounded: Delta) -> float:
         a, b, a_wide, b_wide = exact.a.double(), exact.b.double(), rounded.a.double(), rounded.b.double()
         # Ã⊗B̃ − A⊗B = (Ã − A)⊗B̃ + A⊗(B̃ − B)
         return float((a_wide - a).norm() * b_wide.norm() + a.norm() * (b_wide - b).norm())
+    if isinstance(exact, Dense) and isinstance(rounded, Dense):
+        return _dense_rounding(exact, rounded)
     return float((rounded.flat() - exact.flat()).double().norm())
+
+
+def _dense_rounding(exact: Dense, rounded: Dense) -> float:
+    """A few rows at a time: the matrices may be large, and their differences are not needed."""
+    energy = 0.0
+    step = max(1, ROUNDED_ENTRIES // max(exact.matrix.shape[1], 1))
+    for wide, narrow in zip(exact.matrix.split(step), rounded.matrix.split(step), strict=True):
+        energy += float((narrow.float() * rounded.scale - wide.float() * exact.scale).double().square().sum())
+    return energy**0.5
 
 
 def _thin_rounding(exact: LowRank, rounded: LowRank) -> float:

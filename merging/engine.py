@@ -2,29 +2,48 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import hypot
+from functools import partial
+from math import hypot, prod
 
 import torch
 
+from ..analysis.similarity import dot
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
+from ..lora.factors import Delta
+from ..lora.formats import Module
+from ..lora.full import Dense, Kron
 from ..lora.stack import Group, Stack
 from .combine import combined_keeping
+from .deferred import deferred
+from .elements import blended, norm_of
+from .forms import form_of
+from .methods import METHODS
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
 
+NOTICEABLE = 1e-3  # an error that retention must show: half precision's rounding is less
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WIDTH = {"F64": 3, "F32": 3, "F16": 2, "BF16": 1}
 
 
-def execute(stack: Stack, plan: Plan, progress: Progress = silent) -> Iterator[Patch]:
+def execute(
+    stack: Stack,
+    plan: Plan,
+    progress: Progress = silent,
+    device: torch.device | str = "cpu",
+    *,
+    is_lazy: bool = False,
+) -> Iterator[Patch]:
     """The patches of a plan, in its order.
 
     Args:
         stack: the stack the plan was made for.
         plan: what to do; nothing is decided here.
         progress: told after every target; what it raises ends the merge.
+        device: where element-wise work is done; all else is small and stays on the CPU.
+        is_lazy: results of full rank are let go again, and made anew whenever somebody asks for their values.
 
     Raises:
         RecipeError: the plan is for another stack.
@@ -38,8 +57,17 @@ def execute(stack: Stack, plan: Plan, progress: Progress = silent) -> Iterator[P
     pairs = zip(stack.walk(), plan.targets, strict=True)
     for group, target in told(pairs, len(plan.targets), "merge", progress):
         with torch.no_grad(), one_thread():
-            patch = _patch(stack, group, target, plan, dtype)
-        yield patch
+            patch = patch_of(stack, group, target, plan, dtype, device)
+        yield (
+            deferred(patch, partial(patch_of, stack, group, target, plan, dtype, device))
+            if is_lazy
+            else patch
+        )
+
+
+def width_of(module: Module) -> int:
+    """How wide the storage dtype of a module is, in the order of results' dtypes."""
+    return _WIDTH.get(module.dtype, 2)
 
 
 def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
@@ -47,18 +75,58 @@ def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
     if plan.recipe.dtype != "auto":
         return _DTYPES[plan.recipe.dtype]
     widest = max(
-        _WIDTH.get(contribution.module.dtype, 2)
-        for group in stack.groups
-        for contribution in group.contributions
+        width_of(contribution.module) for group in stack.groups for contribution in group.contributions
     )
     return {3: torch.float32, 2: torch.float16, 1: torch.bfloat16}[widest]
 
 
-def _patch(stack: Stack, group: Group, target: TargetPlan, plan: Plan, dtype: torch.dtype) -> Patch:
-    recipe = plan.recipe
+def patch_of(
+    stack: Stack,
+    group: Group,
+    target: TargetPlan,
+    plan: Plan,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> Patch:
+    """The patch of one target of a plan, whatever the others are.
+
+    Args:
+        stack: the stack the plan was made for.
+        group: the target, with what the stack brings to it.
+        target: its record in the plan.
+        plan: the plan.
+        dtype: of the result.
+        device: where element-wise work is done.
+
+    Raises:
+        ProofError: the result is too large for the dtype.
+    """
+    recipe, work = plan.recipe, target.work
+    given = deltas = stack.load(group)
+    coefficients = list(target.coefficients)
     is_kept = [plan.sources[entry].preserve for entry in target.entries]
-    delta, kept, lost = combined_keeping(
-        stack.load(group), target.coefficients, is_kept, recipe.rank, recipe.tolerance
-    )
-    made = rounded(group.target, replace(delta, shape=group.shape), dtype, target.norm)
-    return replace(made, error=hypot(lost, made.error), kept=kept)
+    rank, tolerance, norm, unshared = recipe.rank, recipe.tolerance, target.norm, 0.0
+    if work is not None:
+        blending = [deltas[place] for place in work.places]
+        blend, unshared = blended(blending, work, METHODS[target.method], str(group.target), device)
+        rank, tolerance = form_of(blend, recipe, sum(delta.rank for delta in blending))
+        others = [place for place in range(len(deltas)) if place not in work.places]
+        deltas = [blend, *(deltas[place] for place in others)]
+        coefficients = [1.0, *(coefficients[place] for place in others)]
+        is_kept = [False, *(is_kept[place] for place in others)]
+    delta, kept, lost = combined_keeping(deltas, coefficients, is_kept, rank, tolerance)
+    if work is not None:
+        # What a truncation takes is orthogonal to what it leaves.
+        norm = norm_of(delta) / max(1.0 - lost**2, 1e-12) ** 0.5
+    made = rounded(group.target, _in_shape(delta, group.shape), dtype, norm)
+    made = replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
+    if work is None and made.error < NOTICEABLE:
+        return made
+    return replace(made, projections=tuple(dot(made.delta, delta) for delta in given))
+
+
+def _in_shape(delta: Delta, shape: tuple[int, ...]) -> Delta:
+    """The delta with its target's own shape; a product whose factors do not divide by the kernel is multiplied out."""
+    if isinstance(delta, Kron) and delta.b.shape[1] % prod(shape[2:]):
+        return Dense(delta.flat(), 1.0, shape)
+    return replace(delta, shape=shape)

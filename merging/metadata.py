@@ -61,7 +61,11 @@ def host_of(stack: Stack) -> dict[str, Any]:
 
 def describe(plan: Plan, patches: Sequence[Patch], stack: Stack, how: Described) -> dict[str, str]:
     """The header of a merged file; its sources go by name, so that the stack's order changes no byte."""
-    sources = sorted(plan.sources, key=lambda source: (source.label, source.sha256, source.preserve))
+    # A formula counts them: then their order is the user's.
+    sources = plan.leaves or sorted(
+        plan.sources,
+        key=lambda one: (one.label, one.sha256, one.preserve, one.conflict_mode, one.key_filter),
+    )
     ranks = {patch.rank for patch in patches}
     worst = max((patch.error for patch in patches), default=0.0)
     told = {

@@ -22,12 +22,16 @@ class Patch:
         delta: in the recipe's dtype, scale 1: low-rank, a Kronecker product, or dense.
         error: Frobenius norm of what rounding and truncation took, relative to the planned result.
         kept: how many of the last directions are those of preserved LoRAs.
+        norm: the Frobenius norm of the exact result.
+        projections: its dot products with the deltas of the target's entries, where the plan does not tell them.
     """
 
     target: Target
     delta: Delta
     error: float
     kept: int = 0
+    norm: float = 0.0
+    projections: tuple[float, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -42,11 +46,15 @@ class Patch:
     @property
     def dtype(self) -> torch.dtype:
         """Of its tensors."""
-        return next(iter(self.delta.tensors.values())).dtype
+        # A delta that is not kept says it without being made.
+        kept = getattr(self.delta, "dtype", None)
+        return kept or next(iter(self.delta.tensors.values())).dtype
 
     @property
     def size_bytes(self) -> int:
         """Memory of its tensors."""
+        if hasattr(self.delta, "make"):
+            return 0
         return sum(tensor.nbytes for tensor in self.delta.tensors.values())
 
     @property
@@ -103,7 +111,7 @@ def rounded(target: Target, delta: Delta, dtype: torch.dtype, norm: float) -> Pa
         name = str(dtype).removeprefix("torch.")
         raise ProofError(f"The result on {target} is too large for {name}; {remedy}.")
     off = 0.0 if norm == 0.0 or dtype == torch.float32 else rounding_norm(delta, cast) / norm
-    return Patch(target, cast, off)
+    return Patch(target, cast, off, norm=norm)
 
 
 def part_of(patch: Patch, target: Target) -> Patch:

@@ -4,7 +4,8 @@ It is what the report prints, what is stored and what replays; execution decides
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from math import hypot
 from typing import Any
 
 import torch
@@ -13,14 +14,19 @@ from ..analysis.measure import mute_notes
 from ..analysis.similarity import Measured
 from ..core.errors import RecipeError
 from ..core.jsonvalues import as_count, as_flag, as_list, as_number, as_object, as_text
-from ..lora.stack import Stack
+from ..core.progress import Progress, silent, told
+from ..core.threads import one_thread
+from ..lora.stack import Entry, Stack
 from ..lora.target import Part, Target
 from .blend import Blend, blend_group
 from .methods.spherical import combined_norm
 from .recipe import Recipe
-from .scale import Branch, branch_scale
+from .scale import Branch, branch_factors, branch_gram, branch_scale
+from .selection import relation, smoothed
+from .work import Work
 
-VERSION = 1
+VERSION = 2
+BRANCHES = ("model", "clip")
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,8 @@ class Source:
     strength: float
     clip_strength: float
     preserve: bool
+    conflict_mode: str = "all"
+    key_filter: str = "all"
 
 
 @dataclass(frozen=True)
@@ -42,10 +50,12 @@ class TargetPlan:
         target: the target.
         shape: its own.
         entries: the sources that touch it, in the order of the coefficients.
-        coefficients: what each delta, at strength 1, is multiplied by; scales are in them.
+        coefficients: what each delta, at strength 1, is multiplied by; scales are in them. 0 for what the work
+            blends.
         method: the merge method of the blend.
-        norm: the Frobenius norm of the result.
+        norm: the Frobenius norm of the result; expected from a sample, if there is work.
         reason: why this method, in words.
+        work: what is done element by element, with scales in it; None for a combination.
     """
 
     target: Target
@@ -55,6 +65,7 @@ class TargetPlan:
     method: str
     norm: float
     reason: str
+    work: Work | None = None
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,8 @@ class Plan:
         targets: one record per target, in the order of execution.
         scales: of the model and of the text encoders, with what they were made of.
         notes: what the user should know.
+        inner: by the label of an entry that a formula makes, the plan that makes it.
+        leaves: the stack that a formula counts, in the user's order; empty without a formula.
     """
 
     recipe: Recipe
@@ -76,10 +89,17 @@ class Plan:
     targets: tuple[TargetPlan, ...]
     scales: tuple[Branch, ...]
     notes: tuple[str, ...]
+    inner: Mapping[str, "Plan"] = field(default_factory=dict)
+    leaves: tuple[Source, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The plan as JSON values; `from_json` gives back an equal plan."""
-        return {"version": VERSION, **asdict(self), "recipe": self.recipe.to_json()}
+        return {
+            "version": VERSION,
+            **asdict(replace(self, inner={})),
+            "recipe": self.recipe.to_json(),
+            "inner": {label: plan.to_json() for label, plan in self.inner.items()},
+        }
 
     @staticmethod
     def from_json(given: Mapping[str, Any]) -> "Plan":
@@ -100,6 +120,11 @@ class Plan:
                 targets=tuple(map(_target_plan, as_list(given["targets"]))),
                 scales=tuple(map(_branch, as_list(given["scales"]))),
                 notes=tuple(map(as_text, as_list(given["notes"]))),
+                inner={
+                    label: Plan.from_json(as_object(plan))
+                    for label, plan in as_object(given.get("inner", {})).items()
+                },
+                leaves=tuple(map(source_from_json, as_list(given.get("leaves", [])))),
             )
         except KeyError as problem:
             raise RecipeError(f"The plan is not complete: {problem} is missing; make it again.") from None
@@ -121,6 +146,8 @@ def source_from_json(given: object) -> Source:
         strength=as_number(fields["strength"]),
         clip_strength=as_number(fields["clip_strength"]),
         preserve=as_flag(fields["preserve"]),
+        conflict_mode=as_text(fields.get("conflict_mode", "all")),
+        key_filter=as_text(fields.get("key_filter", "all")),
     )
 
 
@@ -138,6 +165,7 @@ def _target_plan(given: object) -> TargetPlan:
         method=as_text(fields["method"]),
         norm=as_number(fields["norm"]),
         reason=as_text(fields["reason"]),
+        work=None if fields["work"] is None else Work.from_json(fields["work"]),
     )
 
 
@@ -153,6 +181,7 @@ def _branch(given: object) -> Branch:
     return Branch(
         name=as_text(fields["name"]),
         scale=as_number(fields["scale"]),
+        factors=tuple(map(as_number, as_list(fields["factors"]))),
         energies=tuple(map(as_number, as_list(fields["energies"]))),
         blend_norm=as_number(fields["blend_norm"]),
         sum_norm=as_number(fields["sum_norm"]),
@@ -160,24 +189,35 @@ def _branch(given: object) -> Branch:
     )
 
 
-def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Plan:
+def make_plan(
+    stack: Stack, recipe: Recipe, measured: Sequence[Measured], progress: Progress = silent
+) -> Plan:
     """Decide the merge of a stack from what was measured on it.
 
     Args:
         stack: the entries and their groups.
         recipe: what is asked.
         measured: one record per group, in their order.
+        progress: told after every target, where element-wise work is sampled.
     """
-    blends = [blend_group(stack, recipe, one) for one in measured]
+    related = smoothed({one.target: relation(stack, one) for one in measured}, recipe.smoothing, recipe.scope)
+    pairs = zip(stack.groups, measured, strict=True)
+    names = [name for name in BRANCHES if any(one.target.is_clip == (name == "clip") for one in measured)]
+    grams = {name: branch_gram(name, stack, measured) for name in names}
+    factors = {name: branch_factors(stack, recipe, gram) for name, gram in grams.items()}
+    with torch.no_grad(), one_thread():
+        blends = [
+            blend_group(stack, recipe, group, one, related[one.target], factors[_branch_of(one.target)])
+            for group, one in told(pairs, len(measured), "plan", progress)
+        ]
+    stack.release()
     scales = tuple(
-        branch_scale(name, stack, recipe, measured, blends)
-        for name in ("model", "clip")
-        if any(one.target.is_clip == (name == "clip") for one in measured)
+        branch_scale(name, recipe, gram, factors[name], measured, blends) for name, gram in grams.items()
     )
     by_branch = {branch.name: branch.scale for branch in scales}
     targets = []
     for group, one, blend in zip(stack.groups, measured, blends, strict=True):
-        scale = by_branch["clip" if one.target.is_clip else "model"]
+        scale = by_branch[_branch_of(one.target)]
         coefficients = torch.where(blend.is_preserved, blend.coefficients, blend.coefficients * scale)
         targets.append(
             TargetPlan(
@@ -186,18 +226,29 @@ def make_plan(stack: Stack, recipe: Recipe, measured: Sequence[Measured]) -> Pla
                 entries=one.entries,
                 coefficients=tuple(coefficients.tolist()),
                 method=blend.method,
-                norm=combined_norm(one.gram, coefficients),
+                norm=hypot(blend.norm * scale, combined_norm(one.gram, coefficients))
+                if blend.work
+                else combined_norm(one.gram, coefficients),
                 reason=blend.reason,
+                work=_scaled(blend.work, scale),
             )
         )
     return Plan(
         recipe=recipe,
-        sources=_sources(stack),
+        sources=sources_of(stack.entries),
         family=stack.family.key if stack.family else None,
         targets=tuple(targets),
         scales=scales,
         notes=(*stack.notes, *mute_notes(stack, measured), *_cancelled(targets, blends)),
     )
+
+
+def _branch_of(target: Target) -> str:
+    return "clip" if target.is_clip else "model"
+
+
+def _scaled(work: Work | None, scale: float) -> Work | None:
+    return work and replace(work, gain=work.gain * scale, scale=work.scale * scale)
 
 
 def _cancelled(targets: Sequence[TargetPlan], blends: Sequence[Blend]) -> list[str]:
@@ -212,14 +263,17 @@ def _cancelled(targets: Sequence[TargetPlan], blends: Sequence[Blend]) -> list[s
 
 def is_for(plan: Plan, stack: Stack) -> bool:
     """Whether a plan was made for these files, strengths and targets; what the files are called is free."""
-    made, given = ([replace(one, label="") for one in sources] for sources in (plan.sources, _sources(stack)))
+    made, given = (
+        [replace(one, label="") for one in sources] for sources in (plan.sources, sources_of(stack.entries))
+    )
     groups = [
         (group.target, group.shape, tuple(one.entry for one in group.contributions)) for group in stack.groups
     ]
     return made == given and groups == [(one.target, one.shape, one.entries) for one in plan.targets]
 
 
-def _sources(stack: Stack) -> tuple[Source, ...]:
+def sources_of(entries: Sequence[Entry]) -> tuple[Source, ...]:
+    """Entries as a plan knows them."""
     return tuple(
         Source(
             entry.file.label,
@@ -227,6 +281,8 @@ def _sources(stack: Stack) -> tuple[Source, ...]:
             entry.strength,
             entry.strength_on_clip,
             entry.preserve,
+            entry.conflict_mode,
+            entry.key_filter,
         )
-        for entry in stack.entries
+        for entry in entries
     )

@@ -12,7 +12,7 @@ PRESETS: Registry[Recipe] = Registry(
     "preset",
     {
         "balanced": Recipe(method=AUTO, global_scale="mean"),
-        "vivid": Recipe(method=AUTO, global_scale="strongest"),
+        "vivid": Recipe(method="weighted_sum", global_scale="strongest"),
         "plain": Recipe(method="weighted_sum", auto_strength=False),
     },
 )

@@ -43,7 +43,16 @@ def find_sources(told: Described, folders: Sequence[Path]) -> list[Entry]:
     for source in told.sources:
         file = files[source.label, source.sha256]
         assert file is not None
-        found.append(Entry(file, source.strength, source.clip_strength, source.preserve))
+        found.append(
+            Entry(
+                file,
+                source.strength,
+                source.clip_strength,
+                source.preserve,
+                source.conflict_mode,
+                source.key_filter,
+            )
+        )
     return found
 
 
@@ -62,12 +71,18 @@ def _find(source: Source, folders: Sequence[Path]) -> LoraFile | None:
 
 
 def with_preserved(entries: Sequence[Entry], told: Described) -> list[Entry]:
-    """The entries, those preserved that were preserved in the merge; known by their content."""
-    kept = {source.sha256 for source in told.sources if source.preserve}
-    blended = {source.sha256 for source in told.sources if not source.preserve}
-    return [
-        replace(entry, preserve=True) if entry.file.sha256 in kept - blended else entry for entry in entries
-    ]
+    """The entries as they acted in the merge: preserved, by their modes and filters; known by their content."""
+    acted: dict[str, set[tuple[bool, str, str]]] = {}
+    for source in told.sources:
+        acted.setdefault(source.sha256, set()).add((source.preserve, source.conflict_mode, source.key_filter))
+    made = []
+    for entry in entries:
+        known = acted.get(entry.file.sha256, set())
+        if len(known) == 1:
+            ((preserve, mode, key_filter),) = known
+            entry = replace(entry, preserve=preserve, conflict_mode=mode, key_filter=key_filter)
+        made.append(entry)
+    return made
 
 
 def disagreements(entries: Sequence[Entry], told: Described) -> list[str]:

@@ -103,10 +103,10 @@ def make_report(stack: Stack, plan: Plan, measured: Sequence[Measured], patches:
         clip_count=sum(patch.target.is_clip for patch in patches),
         ranks=(min(ranks), max(ranks)),
         size_bytes=sum(patch.size_bytes for patch in patches),
-        norm=sum(target.norm**2 for target in plan.targets) ** 0.5,
+        norm=hypot(*(patch.norm for patch in patches)),
         error=worst.error,
         worst=str(worst.target),
-        suggested_strength=_suggested(stack, plan, measured),
+        suggested_strength=_suggested(stack, plan, measured, patches),
         family=stack.family.title if stack.family else "unknown architecture, merged by module name",
         notes=(*plan.notes, *_lossy(plan, patches)),
     )
@@ -138,28 +138,41 @@ def _sources(
     )
 
 
-def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured]) -> float:
+def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured], patches: Sequence[Patch]) -> float:
     """Mean norm of the inputs over the norm of the result, target by target (`spec/engine.md` §6.7)."""
     inputs, merged = 0.0, 0.0
-    for target, one in zip(plan.targets, measured, strict=True):
+    for patch, one in zip(patches, measured, strict=True):
         loud = strengths_on(stack, one).abs() * one.gram.diagonal().clamp(min=0).sqrt()
         if (heard := loud[loud > 0]).numel():
             inputs += float(heard.mean())
-        merged += target.norm
+        merged += patch.norm
     loudest = LOUDEST_OF.get(plan.family or "", LOUDEST)
     return min(max(inputs / merged, 1.0), loudest) if merged > 0 else 1.0
 
 
 def _lossy(plan: Plan, patches: Sequence[Patch]) -> list[str]:
     """A sentence if rounding takes more of the whole result than anybody asked for."""
-    norm = hypot(*(target.norm for target in plan.targets))
-    lost = hypot(*(target.norm * patch.error for target, patch in zip(plan.targets, patches, strict=True)))
+    norm = hypot(*(patch.norm for patch in patches))
+    lost = hypot(*(patch.norm * patch.error for patch in patches))
     if plan.recipe.rank or norm == 0.0 or lost <= norm * max(LOSSY, plan.recipe.tolerance):
         return []
     name = str(patches[0].dtype).removeprefix("torch.")
     return [
         f"Rounding to {name} takes {lost / norm:.0%} of the result; merge in float32 (`--dtype float32`)."
     ]
+
+
+def branch_line(branch: Branch, labels: Sequence[str]) -> str:
+    """What a branch is multiplied by, in words: one scale, or what every LoRA is turned down to."""
+    turned = zip(labels, branch.factors, strict=True)
+    parts = [f"{label} × {factor:.2f}" for label, factor in turned if factor < 1.0]
+    if not parts:
+        return f"Scale of the {branch.title}: {branch.scale:.3f} ({branch.reason})."
+    if len(parts) < len(branch.factors):
+        parts.append("others as they are")
+    if branch.scale != 1.0:
+        parts.append(f"all of it × {branch.scale:.3f}")
+    return f"Balance of the {branch.title}: {', '.join(parts)} ({branch.reason})."
 
 
 def _lines(report: Report) -> list[str]:
@@ -180,7 +193,7 @@ def _lines(report: Report) -> list[str]:
         f"Targets: {report.target_count}, {report.clip_count} of them in text encoders. Methods: {methods}."
     )
     for branch in report.scales:
-        lines.append(f"Scale of the {branch.title}: {branch.scale:.3f} ({branch.reason}).")
+        lines.append(branch_line(branch, [source.label for source in report.sources]))
     low, high = report.ranks
     lines.append(
         f"Result: rank {low if low == high else f'{low} to {high}'}, {report.size_bytes / 1e6:.1f} MB, norm"

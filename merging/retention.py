@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from ..analysis.blocks import block_of
-from ..analysis.similarity import Measured, dot
-from ..lora.stack import Group, Stack
+from ..analysis.similarity import Measured
+from ..lora.stack import Stack
 from .patch import Patch
 from .plan import Plan, TargetPlan
-
-NOTICEABLE = 1e-3  # an error of a patch that retention must show: half precision's rounding is less
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ def retention(
     It is 1 for a LoRA whose deltas are all zero, and 0 for one without a target here.
     """
     kept = [dict[str, list[float]]() for _ in stack.entries]
-    for group, target, one, patch in zip(stack.groups, plan.targets, measured, patches, strict=True):
-        projected = _projected(stack, group, target, one, patch)
+    for target, one, patch in zip(plan.targets, measured, patches, strict=True):
+        projected = _projected(target, one, patch)
         for place, entry in enumerate(one.entries):
             strength = stack.entries[entry].strength_on(target.target)
             if strength == 0.0:
@@ -49,7 +47,6 @@ def retention(
             # Weighted by strength: a text encoder at half strength counts for what it does.
             sums[0] += float(projected[place]) * strength
             sums[1] += float(one.gram[place, place]) * strength * strength
-    stack.release()
     return tuple(
         Retention(
             _share(sum(top for top, _ in blocks.values()), sum(bottom for _, bottom in blocks.values())),
@@ -61,12 +58,11 @@ def retention(
     )
 
 
-def _projected(stack: Stack, group: Group, target: TargetPlan, one: Measured, patch: Patch) -> Tensor:
-    """`⟨M, Δ_k⟩`, `(n,)`: of what was planned, or of the patch, where a smaller rank made it another one."""
-    if patch.error < NOTICEABLE:
-        return one.gram @ torch.tensor(target.coefficients, dtype=torch.float64)
-    found = [dot(patch.delta, delta) for delta in stack.load(group)]
-    return torch.tensor(found, dtype=torch.float64)
+def _projected(target: TargetPlan, one: Measured, patch: Patch) -> Tensor:
+    """`⟨M, Δ_k⟩`, `(n,)`: of what was planned, or of the patch, where the plan does not tell it."""
+    if patch.projections:
+        return torch.tensor(patch.projections, dtype=torch.float64)
+    return one.gram @ torch.tensor(target.coefficients, dtype=torch.float64)
 
 
 def _share(top: float, bottom: float) -> float:

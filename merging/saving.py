@@ -50,11 +50,19 @@ class Proof:
 
 @dataclass(frozen=True)
 class Named:
-    """A patch with its name in the file; its row halves are exchanged there if `swap_halves`."""
+    """A patch with its name in the file.
+
+    Attributes:
+        name: of the module.
+        patch: the patch.
+        swap_halves: whether its row halves are exchanged in the file.
+        is_wider: whether the file says that the base weight is to be filled up with zeros to the patch's shape.
+    """
 
     name: str
     patch: Patch
     swap_halves: bool = False
+    is_wider: bool = False
 
 
 def named(
@@ -191,6 +199,11 @@ def _tensors(piece: Named, naming: str) -> dict[str, Tensor]:
     if piece.swap_halves:
         delta = delta.halves_swapped()
     name, kernel = piece.name, delta.shape[2:]
+    if piece.is_wider and (naming == "diffusers" or not isinstance(delta, LowRank)):
+        raise SaveError(
+            f"The merge on {piece.patch.target} is for a wider weight than the model's, which only a low-rank LoRA in"
+            " `comfyui` or `kohya` naming can say. Choose one of them, and merge with a rank."
+        )
     if isinstance(delta, LowRank):
         up, down = delta.up, delta.down
         if kernel:
@@ -199,7 +212,8 @@ def _tensors(piece: Named, naming: str) -> dict[str, Tensor]:
         if naming == "diffusers":
             return {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
         alpha = torch.tensor(float(delta.rank))
-        return {f"{name}.lora_up.weight": up, f"{name}.lora_down.weight": down, f"{name}.alpha": alpha}
+        made = {f"{name}.lora_up.weight": up, f"{name}.lora_down.weight": down, f"{name}.alpha": alpha}
+        return made | ({f"{name}.reshape_weight": torch.tensor(delta.shape)} if piece.is_wider else {})
     if naming == "diffusers":
         raise SaveError(
             f"The merge is of full rank on {piece.patch.target}, and diffusers reads low-rank factors only. Merge"

@@ -4,6 +4,8 @@ import logging
 
 from ..core.log import log
 from ..core.text import whole
+from .lora_merge_formula import LoRAMergeFormula
+from .lora_optimizer import LoRAOptimizer
 from .lora_optimizer_simple import LoRAOptimizerSimple
 from .lora_stack import LoRAStack
 from .lora_stack_dynamic import LoRAStackDynamic
@@ -12,15 +14,19 @@ from .save_merged_lora import SaveMergedLoRA
 NODE_CLASS_MAPPINGS = {
     "LoRAStack": LoRAStack,
     "LoRAStackDynamic": LoRAStackDynamic,
+    "LoRAOptimizer": LoRAOptimizer,
     "LoRAOptimizerSimple": LoRAOptimizerSimple,
     "SaveMergedLoRA": SaveMergedLoRA,
+    "LoRAMergeFormula": LoRAMergeFormula,
 }
 
 NODE_DISPLAY_NAME_MAPPINGS = {
     "LoRAStack": "LoRA Stack",
     "LoRAStackDynamic": "LoRA Stack (Dynamic)",
+    "LoRAOptimizer": "LoRA Optimizer (Legacy)",
     "LoRAOptimizerSimple": "LoRA Optimizer",
     "SaveMergedLoRA": "Save Merged LoRA",
+    "LoRAMergeFormula": "LoRA Merge Formula",
 }
 
 LOG_PREFIX = "[LoRA Alloy]"

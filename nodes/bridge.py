@@ -1,6 +1,6 @@
 """All that we know of ComfyUI's internals: its LoRA files, its models' weights, patches, progress."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -157,21 +157,37 @@ def patch_key(target: Target) -> Any:
     return key if part is None else (key, (part.axis, part.start, part.length))
 
 
-def adapters(patches: Sequence[Patch]) -> dict[Any, Any]:
-    """Patches in ComfyUI's form: its own adapters, `alpha` equal to the rank, or whole differences."""
-    return {patch_key(patch.target): _adapter(patch.delta) for patch in patches}
+def work_device(on_gpu: bool) -> torch.device:
+    """Where element-wise work is done: ComfyUI's own device, or the CPU."""
+    import comfy.model_management
+
+    return comfy.model_management.get_torch_device() if on_gpu else torch.device("cpu")
 
 
-def _adapter(delta: Delta) -> Any:
+def adapters(patches: Sequence[Patch], wider: Collection[Target] = ()) -> dict[Any, Any]:
+    """Patches in ComfyUI's form: its own adapters, `alpha` equal to the rank, or whole differences.
+
+    Args:
+        patches: of a merge.
+        wider: the targets that ComfyUI is to fill up with zeros to the patch's shape.
+    """
+    return {patch_key(patch.target): _adapter(patch.delta, patch.target in wider) for patch in patches}
+
+
+def _adapter(delta: Delta, is_wider: bool) -> Any:
     from comfy.weight_adapter import LoKrAdapter, LoRAAdapter
 
     kernel = delta.shape[2:]
+    if is_wider and not isinstance(delta, LowRank):
+        return ("diff", (delta.dense(), {"pad_weight": True}))
     if isinstance(delta, LowRank):
         up, down = delta.up, delta.down
         if kernel:
             up = up.reshape(*up.shape, *(1 for _ in kernel))
             down = down.reshape(delta.rank, *delta.shape[1:])
-        return LoRAAdapter(set(), (up, down, float(delta.rank), None, None, None))
+        return LoRAAdapter(
+            set(), (up, down, float(delta.rank), None, None, list(delta.shape) if is_wider else None)
+        )
     if isinstance(delta, Kron):
         b = delta.b.reshape(delta.b.shape[0], -1, *kernel) if kernel else delta.b
         return LoKrAdapter(set(), (delta.a, b, None, None, None, None, None, None, None))

@@ -3,26 +3,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import RecipeError
-from ..core.params import unknown
-from ..merging.methods import METHODS
 from ..merging.recipe import Recipe
 from .optimizing import optimize
-from .stack_entries import finite
+from .settings import recipe_of
+from .tuned import candidate, recipe_of_candidate
 from .types import CATEGORY, LORA_DATA, LORA_STACK, OPTIMIZER_SETTINGS, TUNER_DATA
-
-# Settings that name what this version does, by the value that asks for nothing else.
-_NOTHING_ELSE: Mapping[str, tuple[object, ...]] = {
-    "optimization_mode": ("per_prefix", "global", "additive", "weighted_sum_only"),
-    "merge_refinement": ("none", "standard"),
-    "sparsification": ("disabled",),
-    "strategy_set": ("full", "v1.2"),
-    "tame_layers": (0, 0.0),
-    "star_eta": (100, 100.0),
-}
-
-
-ON, OFF = ("enabled", True), ("disabled", False)
 
 
 class LoRAOptimizerSimple:
@@ -76,11 +61,11 @@ class LoRAOptimizerSimple:
                 ),
                 "tuner_data": (
                     TUNER_DATA,
-                    {"tooltip": "Kept for workflows that have it; this version tunes nothing."},
+                    {"tooltip": "A tuning result; its first is followed where no settings are connected."},
                 ),
                 "settings": (
                     OPTIMIZER_SETTINGS,
-                    {"tooltip": "Kept for workflows that have them; followed where this version can."},
+                    {"tooltip": "From LoRA Optimizer Settings: how to merge. Without them the defaults."},
                 ),
             },
         }
@@ -96,55 +81,10 @@ class LoRAOptimizerSimple:
         settings: Mapping[str, Any] | None = None,
     ) -> tuple[Any, Any, str, None, dict[str, Any] | None]:
         """Merge and apply; see `optimizing.optimize`."""
-        if settings is None and tuner_data:
-            raise RecipeError(
-                "`tuner_data` is connected, and this version cannot replay a tuning result. Disconnect it"
-                " to merge with the defaults."
-            )
-        recipe = Recipe() if settings is None else recipe_of(settings)
+        config = candidate(tuner_data) if settings is None else None
+        if config is not None:
+            recipe = recipe_of_candidate(config)
+        else:
+            recipe = Recipe() if settings is None else recipe_of(settings)
         done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
         return done.model, done.clip, done.report, None, done.lora_data
-
-
-def recipe_of(settings: Mapping[str, Any]) -> Recipe:
-    """The recipe that OPTIMIZER_SETTINGS ask for (`spec/nodes.md` §2.5).
-
-    Raises:
-        RecipeError: they ask for something this version does not do; all of it is named.
-    """
-    if not isinstance(settings, Mapping):
-        raise RecipeError(
-            f"The settings are a {type(settings).__name__}; connect the `settings` output of a settings node, or"
-            " nothing, for the defaults."
-        )
-    if not _is_one_of(settings.get("mode", "advanced"), ("advanced",)):
-        raise RecipeError(
-            f"Settings of the mode {settings['mode']!r:.60} ask for tuning, which this version lacks; choose"
-            " `advanced`."
-        )
-    refused = [
-        f"{name} = {settings[name]!r:.60}"
-        for name, fine in (*_NOTHING_ELSE.items(), ("auto_strength", ON + OFF))
-        if name in settings and not _is_one_of(settings[name], fine)
-    ]
-    method = settings.get("merge_strategy_override") or "auto"
-    if _is_one_of(settings.get("optimization_mode"), ("additive", "weighted_sum_only")):
-        method = "weighted_sum"
-    if method != "auto" and method not in METHODS:
-        refused.append(unknown("merge strategy", f"{method!s:.60}", METHODS).removesuffix("."))
-    if refused:
-        raise RecipeError(
-            f"The settings ask for what this version does not do: {'; '.join(refused)}. Set them back;"
-            " nothing was merged."
-        )
-    floor = settings.get("auto_strength_floor")
-    return Recipe(
-        method=method,
-        auto_strength=_is_one_of(settings.get("auto_strength", "enabled"), ON),
-        auto_strength_floor=0.0 if floor is None else max(finite(floor, "`auto_strength_floor`"), 0.0),
-    )
-
-
-def _is_one_of(value: object, known: tuple[object, ...]) -> bool:
-    """Whether a setting is one of these; what is no plain value, such as a tensor, is none of them."""
-    return isinstance(value, str | bool | int | float) and value in known

@@ -1,22 +1,24 @@
 """What every optimizing node does: a stack is read, merged for this model, applied to clones, reported."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..api import Merged, merge
-from ..core.errors import RecipeError, StackError
+from ..core.errors import StackError
 from ..core.log import log
 from ..core.tensorfile import open_tensors
 from ..lora import keys
 from ..lora.entries import Entry
 from ..lora.file import LoraFile, lora_in_memory
-from ..lora.stack import Stack, build_stack
+from ..lora.stack import Stack
 from ..lora.target import Target
+from ..merging.density import architecture_of
 from ..merging.recipe import Recipe
 from . import bridge, session
-from .stack_entries import StackEntry, finite, read_stack
+from .settings import refinement_of
+from .stack_entries import StackEntry, finite, merge_formula, read_stack
 from .types import STRENGTH_LIMIT
 
 MERGED = "lora_alloy.merged"
@@ -41,6 +43,9 @@ def optimize(
     recipe: Recipe,
     output_strength: float,
     clip_strength_multiplier: float,
+    *,
+    on_gpu: bool = True,
+    is_lazy: bool = False,
 ) -> Optimized:
     """Merge a stack for a model and apply it to clones.
 
@@ -51,6 +56,8 @@ def optimize(
         recipe: how to merge.
         output_strength: at which the result is applied; negative for what the merge suggests.
         clip_strength_multiplier: a further factor on the text encoders, for every entry alike.
+        on_gpu: do element-wise work on ComfyUI's device.
+        is_lazy: do not keep results of full rank; they are made anew when ComfyUI loads the weight.
 
     Raises:
         AlloyError: a file, an entry or the stack as a whole cannot be merged.
@@ -61,10 +68,18 @@ def optimize(
     if not read:
         line = "The stack is empty or all its strengths are 0: model and CLIP are unchanged."
         return Optimized(model, clip, "\n".join([line, *notes]), None)
-    _refuse_filters(read)
     known = bridge.read_model(model, clip)
-    stack = build_stack([_entry(entry) for entry in read], known, recipe.partial, recipe.honour_metadata)
-    merged = merge(stack, recipe, progress=bridge.progress_bar(2))
+    if formula := merge_formula(lora_stack, read):
+        recipe = replace(recipe, formula=formula)
+    entries = [_entry(entry) for entry in read]
+    merged = merge(
+        entries,
+        recipe,
+        model=known,
+        progress=bridge.progress_bar(3),
+        device=bridge.work_device(on_gpu),
+        is_lazy=is_lazy,
+    )
     strength = merged.report.suggested_strength if output_strength < 0 else output_strength
     clip_strength = strength * clip_strength_multiplier
     patches = [patch for patch in merged.patches if not patch.target.is_clip]
@@ -77,7 +92,7 @@ def optimize(
         lost += lost_clip
     notes += shortfall(lost, len(merged))
     report = _told(merged, notes, strength, clip_strength, output_strength < 0)
-    log.info("merged %d LoRAs into %d targets", len(stack.entries), len(merged))
+    log.info("merged %d LoRAs into %d targets", len(entries), len(merged))
     return Optimized(new_model, new_clip, report, data)
 
 
@@ -92,29 +107,30 @@ def _within(value: object, low: float, name: str) -> float:
 def _entry(given: StackEntry) -> Entry:
     if given.tensors is not None:
         file = lora_in_memory(given.name, given.tensors, given.metadata)
-        return Entry(file, given.strength, given.clip_strength, given.preserve)
+        return _as_asked(Entry(file), given)
     path = bridge.find_lora(given.name)
     if path is None:
         raise StackError(
             f"No LoRA called {given.name!r:.{NAME_LIMIT}} is installed. Put the file into ComfyUI's `loras`"
             " folder, or take the entry out of the stack."
         )
-    return Entry(_opened(path), given.strength, given.clip_strength, given.preserve)
+    return _as_asked(Entry(_opened(path)), given)
+
+
+def _as_asked(entry: Entry, given: StackEntry) -> Entry:
+    return replace(
+        entry,
+        strength=given.strength,
+        clip_strength=given.clip_strength,
+        preserve=given.preserve,
+        conflict_mode=given.conflict_mode,
+        key_filter=given.key_filter,
+    )
 
 
 def _opened(path: Path) -> LoraFile:
     tensors = open_tensors(path)
-    return LoraFile(path.name, path, tensors, session.content_hash(path))
-
-
-def _refuse_filters(entries: Sequence[StackEntry]) -> None:
-    for entry in entries:
-        for name, value in (("conflict_mode", entry.conflict_mode), ("key_filter", entry.key_filter)):
-            if value != "all":
-                raise RecipeError(
-                    f"{entry.name!r} asks for {name} `{value}`, which this version cannot merge by. Set it"
-                    " to `all`; nothing was merged, so that no LoRA acts in another way than asked."
-                )
+    return LoraFile(path.name, path, tensors, session.content_hash)
 
 
 def shortfall(lost: Sequence[str], total: int) -> list[str]:
@@ -142,7 +158,9 @@ def _lora_data(
     merged: Merged, patches: Sequence[Any], clip_patches: Sequence[Any], strength: float, clip_strength: float
 ) -> dict[str, Any]:
     """LORA_DATA (`spec/nodes.md` §2.2), and the merge itself, which is what we save."""
-    model_patches, encoder_patches = bridge.adapters(patches), bridge.adapters(clip_patches)
+    model_patches = bridge.adapters(patches, merged.stack.wider)
+    encoder_patches = bridge.adapters(clip_patches)
+    recipe = merged.plan.recipe
     return {
         "model_patches": model_patches,
         "clip_patches": encoder_patches,
@@ -155,15 +173,15 @@ def _lora_data(
             "source_loras": [
                 {"name": source.label, "strength": source.strength} for source in merged.plan.sources
             ],
-            "mode": merged.plan.recipe.method,
-            "optimization_mode": "per_prefix",
+            "mode": recipe.method,
+            "optimization_mode": "per_prefix" if recipe.scope == "target" else recipe.scope,
             "architecture": merged.plan.family or "unknown",
-            "architecture_preset": "dit" if merged.plan.family == "flux" else "sd_unet",
-            "auto_strength": "enabled" if merged.plan.recipe.auto_strength else "disabled",
-            "sparsification": "disabled",
-            "sparsification_density": 1.0,
-            "merge_refinement": "none",
-            "strategy_set": "full",
+            "architecture_preset": architecture_of(merged.stack.family),
+            "auto_strength": "enabled" if recipe.auto_strength else "disabled",
+            "sparsification": recipe.sparsifier or "disabled",
+            "sparsification_density": recipe.density_of(recipe.sparsifier) if recipe.sparsifier else 1.0,
+            "merge_refinement": refinement_of(recipe),
+            "strategy_set": recipe.strategy_set,
             "bake_strength_output": strength,
             "bake_strength_clip": clip_strength,
         },

@@ -1,13 +1,14 @@
 """LORA_STACK, as any pack fills it: read element by element, never changed, nothing left out unsaid."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 from typing import Any
 
 from torch import Tensor
 
 from ..core.errors import StackError
+from ..merging.formula import parse, renumbered
 from .types import CONFLICT_MODES, KEY_FILTERS, STRENGTH_LIMIT
 
 FIELDS = ("name", "strength", "clip_strength", "conflict_mode", "key_filter", "preserve")
@@ -28,9 +29,9 @@ PRECOMPUTED = "_precomputed_diffs"
 class StackEntry:
     """One LoRA of a stack.
 
-    `name` is what the stack calls it; `tensors` are its tensors by key where the stack brings them along
-    instead of a file, and `metadata` its header strings. `clip_strength` equals `strength` where the stack
-    gave none.
+    `name` is what the stack calls it, and `position` where it stood there, from 1; `tensors` are its tensors by
+    key where the stack brings them along instead of a file, and `metadata` its header strings. `clip_strength`
+    equals `strength` where the stack gave none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class StackEntry:
     preserve: bool = False
     tensors: dict[str, Tensor] | None = field(default=None, compare=False, repr=False)
     metadata: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    position: int = field(default=0, compare=False, repr=False)
 
 
 def read_stack(lora_stack: object) -> tuple[list[StackEntry], list[str]]:
@@ -54,13 +56,41 @@ def read_stack(lora_stack: object) -> tuple[list[StackEntry], list[str]]:
     """
     entries: list[StackEntry] = []
     notes: list[str] = []
-    for position, element in enumerate(elements(lora_stack), start=1):
+    given_elements = [one for one in elements(lora_stack) if not _is_marker(one)]
+    for position, element in enumerate(given_elements, start=1):
         where = f"Entry {position} of the LoRA stack"
         given = _named_fields(element, where, notes)
         entry = None if given is None else _entry(given, f"{where}, {given['name']!r:.{SHOWN}},", notes)
         if entry is not None:
-            entries.append(entry)
+            entries.append(replace(entry, position=position))
     return entries, notes + _duplicates(entries)
+
+
+def merge_formula(lora_stack: object, entries: Sequence[StackEntry]) -> str:
+    """The merge formula that a stack carries, counting `entries`; empty if it carries none.
+
+    A formula counts all that stands in the stack, also what is left out of it; the last one counts.
+
+    Raises:
+        RecipeError: it cannot be read.
+        StackError: it names a LoRA that is left out.
+    """
+    given = elements(lora_stack)
+    texts = [str(one[FORMULA]) for one in given if _is_marker(one)]
+    if not texts or not texts[-1].strip():
+        return ""
+    tree = parse(texts[-1], len(given) - len(texts))
+    try:
+        return renumbered(tree, {entry.position - 1: place for place, entry in enumerate(entries)})
+    except KeyError as problem:
+        raise StackError(
+            f"The merge formula `{texts[-1]:.{SHOWN}}` names LoRA {problem.args[0] + 1}, which is left out of the"
+            " stack: its strength is 0, or it names no LoRA. Take it out of the formula."
+        ) from None
+
+
+def _is_marker(element: object) -> bool:
+    return isinstance(element, Mapping) and FORMULA in element
 
 
 def elements(lora_stack: object) -> list[Any]:
@@ -136,9 +166,6 @@ def _named_fields(element: object, where: str, notes: list[str]) -> dict[str, An
 
 
 def _from_mapping(element: Mapping[str, Any], where: str, notes: list[str]) -> dict[str, Any] | None:
-    if FORMULA in element:
-        notes.append(f"The merge formula {element[FORMULA]!r:.{SHOWN}} of the LoRA stack is not applied.")
-        return None
     lora = element.get("lora")
     tensors = dict(lora) if isinstance(lora, Mapping) and lora else None
     texts = {key: value for key, value in element.items() if isinstance(value, str)}

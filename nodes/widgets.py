@@ -17,8 +17,7 @@ def conflict_mode() -> Widget:
     """Which values of a LoRA take part, by their agreement with the rest of the stack."""
     tooltip = (
         "Which of this LoRA's values take part: all of them, only those whose sign is that of the stack's"
-        " majority (low_conflict), or only those whose sign is not (high_conflict). This version's optimizer"
-        " merges by all only."
+        " majority (low_conflict), or only those whose sign is not (high_conflict)."
     )
     return (list(CONFLICT_MODES), {"default": "all", "tooltip": tooltip})
 
@@ -28,8 +27,7 @@ def key_filter() -> Widget:
     tooltip = (
         "Which weights this LoRA may change: all it knows, only those that another LoRA of the stack changes"
         " too (shared_only), only those that no other one changes (unique_only), only the audio weights of a"
-        " model with sound (audio_only), or all but those (no_audio). This version's optimizer merges by all"
-        " only."
+        " model with sound (audio_only), or all but those (no_audio)."
     )
     return (list(KEY_FILTERS), {"default": "all", "tooltip": tooltip})
 

@@ -61,4 +61,4 @@ def title(module: Module) -> str:
     return f"{name} with DoRA" if any(role in module.roles for role in dora.ROLES) else name
 
 
-__all__ = ["FORMATS", "Format", "Module", "Problem", "ia3", "others", "title"]
+__all__ = ["FORMATS", "Format", "Module", "Problem", "ia3", "lora", "others", "title"]

@@ -20,7 +20,7 @@ from ..full import Dense
 from . import oft
 from .module import Module, Problem
 from .rotation import blocks_problem, cayley, limited, skewed
-from .values import factor, number
+from .values import factor, number, number_problem
 
 NAME = "boft"
 NO_ALPHA = (
@@ -45,8 +45,8 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
         return Problem(name, "has DoRA magnitudes on a rotation, which no trainer means", is_damage=False)
     if "rescale" in roles and prod(roles["rescale"].shape) != rows:
         return Problem(name, f"rescales {roles['rescale'].shape}, and turns {rows} rows", is_damage=True)
-    if "alpha" in roles and roles["alpha"].shape not in ((), (1,)):
-        return Problem(name, f"has an alpha of shape {roles['alpha'].shape}, not one number", is_damage=True)
+    if problem := number_problem(roles):
+        return Problem(name, problem, is_damage=True)
     taken = {role: roles[role] for role in ("blocks", "rescale", "alpha") if role in roles}
     note = NOTE if "alpha" in roles else NO_ALPHA
     return Module(

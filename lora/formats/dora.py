@@ -18,6 +18,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from ...core.errors import FileError
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..factors import Delta
 from ..full import Dense
@@ -55,10 +56,8 @@ def problem(name: str, roles: Mapping[str, TensorInfo], shape: tuple[int, ...]) 
     info = next((roles[role] for role in ROLES if role in roles), None)
     if info is None:
         return None
-    count = prod(info.shape)
-    sizes = {shape[0], shape[1]} if "dora" in roles else {shape[0]}
-    is_vector = sum(size != 1 for size in info.shape) <= 1
-    if not info.shape or count not in sizes or not is_vector:
+    is_vector = bool(info.shape) and sum(size != 1 for size in info.shape) <= 1
+    if not is_vector or not _fits(info.shape, shape, "dora" in roles):
         text = f"has DoRA magnitudes of shape {info.shape} for a delta of {shape}, one an output or an input"
         return Problem(name, text, is_damage=True)
     return None
@@ -74,7 +73,7 @@ def applied(inner: Delta, module: Module, tensors: TensorFile, base: Tensor | No
         base: `(o, *rest)` float32, as many values as `inner` has.
 
     Raises:
-        FileError: the magnitudes are no floating-point numbers.
+        FileError: the magnitudes are no floating-point numbers, or not as many as the base weight has inputs.
     """
     role = next((role for role in ROLES if role in module.roles), None)
     if role is None:
@@ -92,6 +91,11 @@ def applied(inner: Delta, module: Module, tensors: TensorFile, base: Tensor | No
         rest = (1,) * (base.dim() - 1)
         stretch = (magnitudes / (norms + _EPS)).reshape(-1, *rest)
     else:
+        if magnitudes.numel() != base.shape[1]:
+            raise FileError(
+                f"`{module.name}` of `{tensors.path}` has DoRA magnitudes for {magnitudes.numel()} inputs, and the"
+                f" base weight has {base.shape[1]}; it is for another model."
+            )
         norms = patched.transpose(0, 1).flatten(1).norm(dim=1)
         rest = (1,) * (base.dim() - 2)
         stretch = (magnitudes / (norms + _EPS)).reshape(1, -1, *rest)
@@ -99,6 +103,16 @@ def applied(inner: Delta, module: Module, tensors: TensorFile, base: Tensor | No
 
 
 _EPS = torch.finfo(torch.float32).eps
+
+
+def _fits(form: tuple[int, ...], shape: tuple[int, ...], may_be_inputs: bool) -> bool:
+    """Whether magnitudes of this form are one an output, or one an input, of a delta of `shape`."""
+    count = prod(form)
+    if count == shape[0] and (form[0] == count or len(form) == 1 or not may_be_inputs):
+        return True
+    # A flat convolution's columns are its inputs times its kernel, of which only the magnitudes show the inputs.
+    is_of_kernel = len(form) > 2 and len(shape) == 2 and shape[1] % count == 0
+    return may_be_inputs and (count == shape[1] or is_of_kernel)
 
 
 def _is_rows_of_base(shape: tuple[int, ...], outputs: int) -> bool:

@@ -6,11 +6,13 @@ reads both (`spec/comfyui-contract.md` §2.4).
 """
 
 from collections.abc import Mapping
+from math import prod
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
+from ...core.errors import FileError
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..factors import Delta
 from ..full import Dense
@@ -62,9 +64,11 @@ def _layout(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, tuple[int, ...]
     """The rank and the delta's shape; None if the factors fit neither way."""
     a1, a2, b1, b2 = (shapes[role] for role in _FACTORS)
     found = []
-    if b2[0] == b1[1] == a1[1] == a2[0] and a1[0] == a2[1] == b2[1]:
+    if any(size != 1 for shape in (a1, a2) for size in shape[2:]):
+        return None
+    if b2[0] == b1[1] == a1[1] == a2[0] and a1[0] == a2[1] == b2[1] and prod(b1[2:]) == 1:
         found.append((a2[0], (b1[0], *b2[1:])))
-    if b2[1] == b1[0] == a1[0] == a2[1] and a1[1] == a2[0]:
+    if b2[1] == b1[0] == a1[0] == a2[1] and a1[1] == a2[0] and prod(b2[2:]) == 1:
         found.append((a1[0], (b2[0], *b1[1:])))
     # A square weight's factors fit both ways; the inner size is the smaller one.
     return min(found, default=None)
@@ -79,9 +83,14 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Del
     """The module's delta on `base`, `(o, *rest)` float32.
 
     Raises:
-        FileError: a factor or the alpha cannot be read.
+        FileError: a factor or the alpha cannot be read, or the base weight has other inputs.
     """
     assert base is not None and module.shape is not None, "GLoRA has a base_reason"
+    if base.shape[1] != module.shape[1]:
+        raise FileError(
+            f"`{module.name}` of `{tensors.path}` maps {module.shape[1]} inputs, and the base weight has"
+            f" {base.shape[1]}; it is for another model."
+        )
     a1, a2, b1, b2 = (factor(tensors, module.roles[role]).float().flatten(1) for role in _FACTORS)
     if _is_old(module):
         a1, a2, b1, b2 = a2, a1, b2, b1

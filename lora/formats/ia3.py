@@ -37,7 +37,7 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     if "weight" not in roles:
         return Problem(name, "is an (IA)³ without its weight", is_damage=True)
     shape, switch = roles["weight"].shape, roles["on_input"].shape
-    if switch not in ((), (1,)) or not shape or 0 in shape or sum(size != 1 for size in shape) > 1:
+    if prod(switch) != 1 or not shape or 0 in shape or sum(size != 1 for size in shape) > 1:
         text = f"is an (IA)³ of shapes {shape} and {switch}, not a row of numbers and one"
         return Problem(name, text, is_damage=True)
     taken = MappingProxyType({role: roles[role] for role in ("weight", "on_input")})

@@ -1,7 +1,9 @@
 """LoRA (arXiv:2106.09685) in all its spellings, linear and convolution, with LoCon's Tucker mid.
 
 `delta = scale · up @ down`, scale = alpha / rank, 1 without alpha (`spec/comfyui-contract.md` §3.1-3.2). The up may
-come with a bias, as PEFT's `lora_bias` makes it: a delta of the layer's own bias, at the same scale.
+come with a bias, as PEFT's `lora_bias` makes it: a delta of the layer's own bias, at the same scale. With
+`.reshape_weight` it is for a base weight that is filled up with zeros to its own shape, as the control LoRAs of
+Flux widen the first layer by the channels of a picture.
 """
 
 import re
@@ -11,6 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from ...core.errors import FileError
 from ...core.tensorfile import TensorFile, TensorInfo
 from ..factors import Delta, LowRank
 from ..full import Dense
@@ -18,6 +21,10 @@ from . import dora, values
 from .module import Module, Problem
 
 NAME = "lora"
+WIDER = (
+    "For a wider weight than the model's, as control LoRAs are: ComfyUI and a merge fill it up with zeros, and the"
+    " model then wants the picture's channels too"
+)
 
 _SUFFIXES: dict[str, str] = {
     ".lora_up.weight": "up",
@@ -37,13 +44,16 @@ _SUFFIXES: dict[str, str] = {
     ".scalar": "scalar",
     **dora.SUFFIXES,
     ".lora_B.bias": "bias",
+    ".lora_A.bias": "down bias",
+    ".lora_down.bias": "down bias",
     ".reshape_weight": "reshape",
 }
 # PEFT puts the adapter's name in between: `….lora_A.default.weight`.
 _ADAPTER = re.compile(
-    r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>\w+)(?P<end>\.weight|(?<!A)\.bias)?$"
+    r"^(?P<module>.+)\.lora_(?P<side>[AB]|magnitude_vector)\.(?P<adapter>[^.]+)(?P<end>\.weight|\.bias)?$"
 )
-_ROLES = {"up", "down", "mid", "alpha", "scalar", *dora.ROLES}
+_ROLES = {"up", "down", "mid", "alpha", "scalar", "reshape", *dora.ROLES}
+_BIASES = {"A": "down bias", "B": "bias"}
 _SIDES = {"A": "down", "B": "up", "magnitude_vector": "magnitude"}
 # XLabs' processors of Flux: the first of a double block is for the image, the second for the text.
 _PROCESSOR = re.compile(
@@ -68,7 +78,8 @@ def split(tensor_name: str) -> tuple[str, str] | None:
     if ending := _ENDINGS.search(tensor_name):
         return tensor_name[: ending.start()], _SUFFIXES[ending.group()]
     if named := _ADAPTER.match(tensor_name):
-        return named["module"], "bias" if named["end"] == ".bias" else _SIDES[named["side"]]
+        sides = _BIASES if named["end"] == ".bias" else _SIDES
+        return (named["module"], sides[named["side"]]) if named["side"] in sides else None
     return None
 
 
@@ -79,9 +90,11 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     if "up" not in roles or "down" not in roles:
         here, gone = ("up", "down") if "up" in roles else ("down", "up")
         return Problem(name, f"has the {here} factor but not the {gone} factor", is_damage=True)
-    for role, what in (("reshape", "a wider base weight"),):
-        if role in roles:
-            return Problem(name, f"comes with {what}, which this version does not read", is_damage=False)
+    if "reshape" in roles and any(role in roles for role in dora.ROLES):
+        text = "comes with DoRA magnitudes for a wider base weight, and no program says how they meet"
+        return Problem(name, text, is_damage=False)
+    if "down bias" in roles:
+        return Problem(name, "comes with a bias of its down factor, which no loader applies", is_damage=False)
     if "bias" in roles and "alpha" in roles:
         return Problem(
             name, "comes with a bias and an alpha, and no program says how they meet", is_damage=False
@@ -95,9 +108,15 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     shape = (up[0], down[1], *kernel)
     if problem := dora.problem(name, roles, shape):
         return problem
+    is_wider = "reshape" in roles
+    if is_wider and roles["reshape"].shape != (len(shape),):
+        text = (
+            f"is for a base weight whose shape is given by {roles['reshape'].shape} numbers, and has {shape}"
+        )
+        return Problem(name, text, is_damage=True)
     taken = MappingProxyType({role: info for role, info in roles.items() if role in _ROLES})
-    reason, note = dora.reason(roles), dora.note(roles, up[0])
-    return Module(name, NAME, taken, down[0], shape, base_reason=reason, note=note)
+    reason, note = dora.reason(roles), WIDER if is_wider else dora.note(roles, up[0])
+    return Module(name, NAME, taken, down[0], shape, base_reason=reason, note=note, is_wider=is_wider)
 
 
 def _bias(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem:
@@ -137,6 +156,17 @@ def load(module: Module, tensors: TensorFile, base: Tensor | None = None) -> Del
     if "mid" in module.roles:
         mid = values.factor(tensors, module.roles["mid"]).float()
         down = torch.einsum("ab...,bi->ai...", mid, down.float().flatten(1))
+    if "reshape" in module.roles:
+        _refuse_other_shape(module, tensors)
     scale = values.scale(module, tensors, module.rank)
     delta = LowRank(up.flatten(1), down.flatten(1), scale, module.shape)
     return dora.applied(delta, module, tensors, base)
+
+
+def _refuse_other_shape(module: Module, tensors: TensorFile) -> None:
+    told = tuple(tensors.read(module.roles["reshape"].name).tolist())
+    if told != module.shape:
+        raise FileError(
+            f"`{module.name}` of `{tensors.path}` is for a base weight of {told}, and its factors make {module.shape};"
+            " the file is damaged. Get it again."
+        )

@@ -6,6 +6,7 @@ from math import prod
 from typing import TypeAlias
 
 from ...core.tensorfile import TensorInfo
+from ..target import Target
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -27,6 +28,8 @@ class Module:
         inputs: the columns of the delta where `shape` is None, 0 if only the base tells them.
         note: what the user should know of how it is read, in words that begin a sentence; empty for nothing.
         gain: a factor on its scale, from a header that is to be honoured.
+        home: where it leads, for what no file named; None goes by the name.
+        is_wider: whether the base weight, where it is smaller than the delta, is to be filled up with zeros first.
     """
 
     name: str
@@ -40,6 +43,8 @@ class Module:
     inputs: int = 0
     note: str = ""
     gain: float = 1.0
+    home: Target | None = None
+    is_wider: bool = False
 
     @property
     def key(self) -> str:

@@ -21,7 +21,7 @@ from ..factors import Delta
 from ..full import Dense
 from .module import Module, Problem
 from .rotation import blocks_problem, cayley, limited, skewed
-from .values import factor, number
+from .values import factor, number, number_problem
 
 NAME = "oft"
 REASON = "a rotation of the base weight"
@@ -59,8 +59,8 @@ def recognise(name: str, roles: Mapping[str, TensorInfo]) -> Module | Problem | 
     if "dora" in roles or "magnitude" in roles:
         return Problem(name, "has DoRA magnitudes on a rotation, which no trainer means", is_damage=False)
     if "alpha" in roles:
-        if roles["alpha"].shape not in ((), (1,)):
-            return Problem(name, f"has an alpha of shape {roles['alpha'].shape}", is_damage=True)
+        if problem := number_problem(roles):
+            return Problem(name, problem, is_damage=True)
         taken["alpha"] = roles["alpha"]
     rows = sum(info.shape[0] * info.shape[1] for role, info in taken.items() if role != "alpha")
     note = "" if _is_kohya(name, taken) or not {"alpha", "rescale"} & roles.keys() else NOTE

@@ -1,7 +1,7 @@
 """Values out of a file, checked: factors must be floating-point numbers, an alpha one finite number."""
 
 from collections.abc import Mapping
-from math import isfinite
+from math import isfinite, prod
 
 from torch import Tensor
 
@@ -40,7 +40,7 @@ def number(tensors: TensorFile, info: TensorInfo) -> float:
 def number_problem(roles: Mapping[str, TensorInfo]) -> str:
     """What is wrong with the shape of an alpha or a scalar; empty if nothing is."""
     for role, what in (("alpha", "an alpha"), ("scalar", "a scalar")):
-        if role in roles and roles[role].shape not in ((), (1,)):
+        if role in roles and prod(roles[role].shape) != 1:
             return f"has {what} of shape {roles[role].shape}, not one number"
     return ""
 

@@ -2,7 +2,7 @@
 
 from .detection import candidates, detect
 from .names import Family, KeyMap
-from .reading import is_text, loose_name, resolve
+from .reading import is_bare_parameter, is_text, loose_name, resolve
 from .table import FAMILIES, NAMINGS, family, key_map, parts, rows, spell, unflattened
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "candidates",
     "detect",
     "family",
+    "is_bare_parameter",
     "is_text",
     "key_map",
     "loose_name",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from .names import INDEX, Architecture, Candidate, Family, Module, row_of
-from .reading import resolve, stem_of
+from .reading import is_bare_parameter, resolve, stem_of
 from .table import ARCHITECTURES, key_map
 
 Shapes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -104,6 +104,9 @@ def _judge(architecture: Architecture, rows: Iterable[_Row]) -> _Found | None:
         routes = [resolve(name, known) for name in row.ends()]
         route = routes[0]
         if route is None or routes[-1] is None:
+            if is_bare_parameter(row.pattern):
+                total -= len(row.names)
+                continue
             if _INSIDE.search(row.pattern):
                 return None
             strays += len(row.names)

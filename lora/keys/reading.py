@@ -26,6 +26,10 @@ _LANGUAGE = (
 )
 _T5S = ("t5xxl", "umt5xxl", "umt5base", "pile_t5xl", "mt5xl", "byt5_small")
 _LANGUAGE_INSIDE = ("model.", "visual.")
+_BARE = re.compile(
+    r"(?:^|[._])(?:(?:\w+_)?scale_shift_table|modulation|pos_bias_[uv]|positional_encoding|register_tokens"
+    r"|pos_frequencies|image_index_embedding|(?:x|cap)_pad_token|null_condition_emb|special_tokens?)$"
+)
 _SAME_ENCODER = {"clip_l": "te1", "clip_h": "te1", "clip_g": "te2"}
 
 
@@ -113,6 +117,14 @@ def loose_name(name: str) -> str:
 def is_text(name: str) -> bool:
     """Whether a module's name, in any spelling, is of a text encoder."""
     return bool(_strip(name).encoder)
+
+
+def is_bare_parameter(name: str) -> bool:
+    """Whether a name is that of a parameter that a model holds outside of its layers, such as a modulation.
+
+    They are in no list of modules, and ComfyUI's loader does not patch them (`spec/comfyui-contract.md` §2.5).
+    """
+    return bool(_BARE.search(name))
 
 
 def stem_of(name: str) -> str:

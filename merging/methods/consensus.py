@@ -4,8 +4,8 @@ Source: seed, Merge Algorithms: Consensus, whose three stages are named after Fi
 (arXiv:2111.09832, with Δ² for the Fisher information), MAGIC's calibration, and MonoSoup (arXiv:2602.09689; the paper
 weighs both parts of the spectrum anew, the seed cuts the smaller one off, and so do we). The seed restores no norm
 after the cut: the result is as much softer as the directions that went. Rulings (`design.md` §3): the spectrum is
-exact, of any rank, and convolutions are cut like any other matrix. Departure: where the LoRAs all but cancel, the norm
-is left alone, for what is left is mostly rounding.
+exact, of any rank, and convolutions are cut like any other matrix. Departure: where the LoRAs all but cancel, stage 1
+is all that is done, for what is left is mostly rounding, and would be made as loud as a LoRA.
 """
 
 import torch
@@ -50,16 +50,17 @@ def finish(merged: Tensor, strengths: Tensor, *, norms: Tensor) -> tuple[Tensor,
         norms: `(n,)` float64, of the deltas.
 
     Returns:
-        Factors `(o, r)` and `(r, c)`. For a single row or column, which has one singular value, its values.
+        Factors `(o, r)` and `(r, c)`; or values `(o, c)`, of a single row or column, which has one singular value, and
+        where the LoRAs all but cancel: those are `merged` as it is.
     """
     present = float(torch.linalg.vector_norm(merged, dtype=torch.float64))
     shares = strengths.double().abs().cpu()
-    expected = float((shares @ norms.double().cpu()) / shares.sum()) if len(shares) else 0.0
-    factor = expected / present if present > ANTIPODAL * expected else 1.0
+    expected = float((shares @ norms.double().cpu()) / shares.sum())
+    if present <= ANTIPODAL * expected:
+        return merged
+    factor = expected / present
     if min(merged.shape) == 1:
         return merged * factor
     values, vectors = spectrum(merged)
-    if float(values[0]) == 0.0:
-        return merged[:, :1] * 0, merged[:1] * 0
     up, down = leading(merged, values, vectors, max(1, round(effective_rank(values))))
     return up * factor**0.5, down * factor**0.5

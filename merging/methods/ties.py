@@ -11,19 +11,13 @@ Departures, by `design.md` §3:
 - The seed divides by `Σ|w|` of those that agree, the paper by their number: `divisor` has both.
 """
 
-from typing import Annotated
-
 import torch
 from torch import Tensor
 
-from ...core.params import Choice
+from ..recipe_words import Divisor, Unit, Vote
 
 SPARSIFIER = "trim"
 RATIO = 2.0 * (1 + 1e-6)  # norms that are exactly twofold, but for rounding, are not more than twofold
-
-Vote = Annotated[str, Choice(("auto", "frequency", "total"))]
-Divisor = Annotated[str, Choice(("mass", "count"))]
-Unit = Annotated[str, Choice(("entry", "row"))]
 
 
 def degree(*, divisor: Divisor = "mass") -> int:

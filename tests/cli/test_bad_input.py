@@ -16,6 +16,13 @@ SAYS = {
     "a_folder": "is a folder",
     "empty": "is empty",
     "seven_bytes": "has 7 bytes",
+    "answer_of_a_site": 'is text, not a LoRA; it begins with `{"error":"Unauthorized"',
+    "zeros": "begins with zeros",
+    "gguf": "is a GGUF model",
+    "link_to_itself": "is a link that leads back to itself",
+    "link_to_nothing": "elsewhere.safetensors`, which does not exist",
+    "name_twice": "a name stands twice in the header",
+    "list_of_tensors": "holds a list, not named tensors",
     "web_page": "is a web page",
     "lfs_pointer": "is a Git-LFS pointer",
     "zip_archive": "is a zip archive",
@@ -170,7 +177,7 @@ def test_a_bad_recipe_is_a_sentence(run, loras, tmp_path, text, says):
 
 
 def test_a_bad_plan_is_a_sentence_with_the_name_of_its_file(run, loras, tmp_path):
-    (tmp_path / "plan.json").write_text('{"version": 1, "recipe": {}, "sources": 5}')
+    (tmp_path / "plan.json").write_text('{"version": 2, "recipe": {}, "sources": 5}')
     ran = run("merge", loras[0], "-o", tmp_path / "out", "--plan", tmp_path / "plan.json")
     assert ran.code == 1 and "plan.json` cannot be used: The plan is damaged: 5 stands for a list" in ran.err
 

@@ -48,7 +48,10 @@ def test_bookkeeping_is_skipped_without_a_word():
 
 UNREAD = {
     "a bias and an alpha": ({".lora_B.bias": (24,), ".alpha": ()}, "a bias and an alpha"),
-    "a wider base weight": ({".reshape_weight": (2,)}, "a wider base weight"),
+    "a wider base weight and DoRA": (
+        {".reshape_weight": (2,), ".dora_scale": (24, 1)},
+        "DoRA magnitudes for a wider base weight",
+    ),
 }
 
 

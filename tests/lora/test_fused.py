@@ -10,7 +10,7 @@ from lora_alloy.api import merge
 from lora_alloy.core.errors import StackError
 from lora_alloy.lora import keys
 from lora_alloy.lora.stack import Entry, build_stack
-from lora_alloy.merging.methods import METHODS, is_linear
+from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.patch import Patch
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing import reference
@@ -26,8 +26,6 @@ from lora_alloy_testing.builders import (
 )
 from lora_alloy_testing.flux import HIDDEN, PARTS, SIZES, SWAPPED, flux_lora, fused, row_parts, split
 from lora_alloy_testing.reference import Voice
-
-LINEAR = [name for name in METHODS if is_linear(METHODS[name])]
 
 EXACT = 3e-6
 PLAIN = Recipe(method="weighted_sum", auto_strength=False)
@@ -92,12 +90,13 @@ def test_a_fused_and_two_split_loras_meet_and_equal_the_dense_merge(trio):
     assert all(set(target.entries) == {0, 1, 2} for target in result.plan.targets)
 
 
-@pytest.mark.parametrize("method", [*LINEAR, "auto"])
+@pytest.mark.parametrize("method", [*METHODS, "auto"])
 def test_every_method_blends_part_by_part_as_the_reference_does(method, trio):
     paths, loras = trio
     voices = [Voice(native(lora), w) for lora, w in zip(loras, (0.8, -0.5, 1.2), strict=True)]
     result = merge(
-        [entry_of(p, w) for p, w in zip(paths, (0.8, -0.5, 1.2), strict=True)], Recipe(method=method)
+        [entry_of(p, w) for p, w in zip(paths, (0.8, -0.5, 1.2), strict=True)],
+        Recipe(method=method, **reference.PLAIN),
     )
     expected = reference.merge(voices, method, scale_to="mean" if method == "auto" else "none")
     assert largest_difference(dense(result), expected) < EXACT

@@ -145,7 +145,7 @@ def test_every_tensor_is_accounted_for(tmp_path):
     tensors["lora_unet_input_blocks_5_1_proj_in.oft_r"] = torch.zeros(4, 4)
     tensors["bundle_emb.token.emb"] = torch.zeros(4)
     tensors["something.else"] = torch.zeros(4)
-    tensors[f"{K}.reshape_weight"] = torch.zeros(2)
+    tensors[f"{K}.lora_down.bias"] = torch.zeros(4)
     save_file(tensors, path)
     seen = inspect_file(path)
     assert seen.used_count + sum(seen.skipped.values()) + len(seen.unknown) == len(tensors)
@@ -153,7 +153,7 @@ def test_every_tensor_is_accounted_for(tmp_path):
     kind = "OFT or BOFT of PEFT's old kind"
     assert seen.formats == {"LoRA": 3, kind: 1, "a bundled embedding": 1, "LoRA with more than factors": 1}
     said = " ".join(seen.problems)
-    assert "a wider base weight" in said and "something.else" in said and "--partial" in said
+    assert "a bias of its down factor" in said and "something.else" in said and "--partial" in said
 
 
 def test_hostile_headers_are_cut(tmp_path):

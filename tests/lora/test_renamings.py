@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from lora_alloy.api import merge
-from lora_alloy.merging.methods import METHODS, is_linear
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy_testing import reference
 from lora_alloy_testing.builders import (
     Factors,
     dense,
@@ -20,11 +20,9 @@ from lora_alloy_testing.builders import (
 )
 from lora_alloy_testing.flux import SIZES, flux_lora, fused, row_parts, split
 
-LINEAR = [name for name in METHODS if is_linear(METHODS[name])]
-
 EXACT = 3e-6
 PLAIN = Recipe(method="weighted_sum", auto_strength=False)
-AVERAGES = [name for name in LINEAR if METHODS[name].DEGREE == 0]
+AVERAGES = reference.BLENDS
 
 # A target's shape, and its names by who writes them. Module names as in the trainers' own files.
 SD15: dict[str, tuple[tuple[int, ...], dict[str, str]]] = {

@@ -121,6 +121,7 @@ class TestTheScale:
         [
             torch.tensor(2.0),
             torch.tensor([2.0]),
+            torch.tensor([[2.0]]),
             torch.tensor(2.0, dtype=torch.float16),
             torch.tensor([2.0], dtype=torch.bfloat16),
             torch.tensor(2),
@@ -135,7 +136,7 @@ class TestTheScale:
         file = lora_in_memory("ink", tensors, {})
         assert file.load(file.modules[NAME]).scale == 0.5
 
-    @pytest.mark.parametrize("shape", [(2,), (1, 1), (4,), (0,)])
+    @pytest.mark.parametrize("shape", [(2,), (1, 2), (4,), (0,)])
     def test_of_more_than_one_number_is_damage(self, shape):
         tensors = tensors_of({NAME: noise((24, 16), 4, seed=1)}) | {f"{NAME}.alpha": torch.ones(shape)}
         with pytest.raises(FileError, match="alpha of shape"):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lora_alloy.merging.methods import consensus
-from lora_alloy_testing import dense_formulas
+from lora_alloy_testing import reference
 from lora_alloy_testing.whole_or_tiled import merged
 
 
@@ -75,7 +75,7 @@ def test_stage_three_keeps_the_effective_rank_and_no_norm_for_what_it_cuts(value
 @pytest.mark.parametrize("strengths", [[1.0, 1.0], [0.75, -0.5, 1.25]])
 def test_consensus_equals_its_stages_on_dense_arrays(spread, shape, strengths):
     given = related(len(strengths), spread, shape)
-    expected = dense_formulas.consensus(list(given.double().numpy()), strengths)
+    expected = reference.consensus(list(given.double().numpy()), strengths)
     found = merged(consensus, given, torch.tensor(strengths))
     np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=2e-5 * abs(expected).max())
 

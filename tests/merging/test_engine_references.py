@@ -7,7 +7,7 @@ import pytest
 
 from lora_alloy.api import Merged, merge
 from lora_alloy.lora.stack import Entry
-from lora_alloy.merging.methods import METHODS, is_linear
+from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing import reference
 from lora_alloy_testing.builders import (
@@ -19,9 +19,7 @@ from lora_alloy_testing.builders import (
     toy_lora,
     write_lora,
 )
-from lora_alloy_testing.reference import Voice
-
-LINEAR = [name for name in METHODS if is_linear(METHODS[name])]
+from lora_alloy_testing.reference import PLAIN, Voice
 
 CLOSE = 3e-6
 STACKS = {
@@ -58,29 +56,29 @@ def played(
 
 
 @pytest.mark.parametrize("strengths", STACKS.values(), ids=STACKS)
-@pytest.mark.parametrize("method", [*LINEAR, "auto"])
+@pytest.mark.parametrize("method", [*METHODS, "auto"])
 @pytest.mark.parametrize("scale_to", ["none", "mean", "strongest"])
 @pytest.mark.parametrize("auto_strength", [True, False])
 def test_a_merge_equals_the_slow_reference(strengths, method, scale_to, auto_strength, tmp_path):
     entries, voices = played(tmp_path, strengths)
-    recipe = Recipe(method=method, auto_strength=auto_strength, global_scale=scale_to)
+    recipe = Recipe(method=method, **PLAIN, auto_strength=auto_strength, global_scale=scale_to)
     expected = reference.merge(voices, method, auto_strength=auto_strength, scale_to=scale_to)
     assert largest_difference(dense(merge(entries, recipe)), expected) < CLOSE
 
 
 @pytest.mark.parametrize("preserved", [0, 1, 2])
-@pytest.mark.parametrize("method", [*LINEAR, "auto"])
+@pytest.mark.parametrize("method", [*METHODS, "auto"])
 def test_preserved_loras_take_no_part_in_any_scale(preserved, method, tmp_path):
     entries, voices = played(tmp_path, [(1.0, None), (0.5, 0.1), (0.9, 0.7), (2.0, -1.0)], preserved)
     expected = reference.merge(voices, method, scale_to="mean")
-    found = dense(merge(entries, Recipe(method=method, global_scale="mean")))
+    found = dense(merge(entries, Recipe(method=method, **PLAIN, global_scale="mean")))
     assert largest_difference(found, expected) < CLOSE
 
 
-@pytest.mark.parametrize("method", LINEAR)
+@pytest.mark.parametrize("method", METHODS)
 def test_relative_strengths_are_the_seeds_literal_formulas(method, tmp_path):
     entries, voices = played(tmp_path, [(0.5, None), (0.3, None), (-0.2, None)])
-    recipe = Recipe(method=method, auto_strength=False, strength_scale="relative")
+    recipe = Recipe(method=method, **PLAIN, auto_strength=False, strength_scale="relative")
     expected = reference.merge(voices, method, auto_strength=False, is_relative=True)
     assert largest_difference(dense(merge(entries, recipe)), expected) < CLOSE
 
@@ -167,10 +165,10 @@ def test_the_global_scale_is_never_louder_than_the_plain_sum(tmp_path):
         )
 
 
-@pytest.mark.parametrize("method", LINEAR)
+@pytest.mark.parametrize("method", METHODS)
 def test_retention_is_that_of_the_dense_result(method, tmp_path):
     entries, voices = played(tmp_path, [(0.8, 0.4), (-0.6, None), (1.0, 0.0), (0.3, None)], preserved=1)
-    result = merge(entries, Recipe(method=method))
+    result = merge(entries, Recipe(method=method, **PLAIN))
     blended = dense(result)
     for told, voice in zip(result.report.sources, voices, strict=True):
         assert told.retention == pytest.approx(reference.retention(blended, voice), abs=1e-5)
@@ -217,8 +215,10 @@ def test_the_report_states_norms_ranks_and_targets_of_each_lora(tmp_path):
 def test_the_stated_norm_of_every_target_is_that_of_the_result(tmp_path):
     entries, _ = played(tmp_path, [(0.8, 0.4), (-0.6, None), (1.0, None), (0.5, None)], preserved=2)
     result = merge(entries)
-    for planned, found in zip(result.plan.targets, dense(result).values(), strict=True):
-        assert planned.norm == pytest.approx(reference.norm(found), rel=1e-5)
+    for planned, patch, found in zip(result.plan.targets, result, dense(result).values(), strict=True):
+        assert patch.norm == pytest.approx(reference.norm(found), rel=1e-5)
+        if planned.work is None:
+            assert planned.norm == pytest.approx(patch.norm, rel=1e-5)
     assert result.report.norm == pytest.approx(
         sum(reference.norm(found) ** 2 for found in dense(result).values()) ** 0.5, rel=1e-5
     )

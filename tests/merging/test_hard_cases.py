@@ -5,14 +5,13 @@ import pytest
 import torch
 
 from lora_alloy.api import merge
+from lora_alloy.lora.full import Dense
 from lora_alloy.lora.stack import Entry
-from lora_alloy.merging.methods import METHODS, is_linear
+from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing import reference
 from lora_alloy_testing.builders import TOY, Factors, dense, file_of, noise
-from lora_alloy_testing.reference import Voice
-
-LINEAR = [name for name in METHODS if is_linear(METHODS[name])]
+from lora_alloy_testing.reference import PLAIN, Voice
 
 NAME, (TARGET, SHAPE) = next(iter(TOY.items()))
 ONE, OTHER, REST = (noise(SHAPE, 4, seed=n) for n in range(3))
@@ -58,7 +57,7 @@ UNSURE = {"near-antipodal", "an opposite pair and a third", "two opposite pairs 
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("method", [*LINEAR, "auto"])
+@pytest.mark.parametrize("method", [*METHODS, "auto"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_hard_stack_equals_the_reference_and_states_a_finite_error(case, method, dtype):
     """The error is relative to the parts: where they cancel, less than their rounding is left."""
@@ -66,10 +65,12 @@ def test_a_hard_stack_equals_the_reference_and_states_a_finite_error(case, metho
     distinct = {entry.file.sha256: entry for entry in stack}
     assert len(distinct) == len(stack)
     voices = [Voice({TARGET: one.delta}, 0.9) for one in CASES[case]]
-    result = merge(stack, Recipe(method=method, dtype=dtype))
+    result = merge(stack, Recipe(method=method, **PLAIN, dtype=dtype))
     (found,) = dense(result).values()
     expected = reference.merge(voices, method, scale_to="mean" if method == "auto" else "none")[TARGET]
     parts = max(0.9 * float(np.linalg.norm(one.delta)) for one in CASES[case])
+    if case == "tiny" and dtype == "float16" and any(isinstance(patch.delta, Dense) for patch in result):
+        pytest.skip("every value of a full-rank result is below float16's range, and the error says so")
     exact = 1e-4 if case in UNSURE else 1e-5
     assert np.linalg.norm(found - expected) <= (exact + (1e-3 if dtype == "float16" else 0.0)) * parts
     assert np.isfinite([patch.error for patch in result]).all()
@@ -90,7 +91,7 @@ def test_the_suggested_strength_is_that_of_the_dense_norms():
     """Mean norm of the inputs over the norm of the result, target by target, within 1 and 3."""
     for method in ("weighted_average", "weighted_sum"):
         stack = [Entry(file_of({NAME: one}, f"{n}"), 0.9) for n, one in enumerate([ONE, OTHER, REST])]
-        result = merge(stack, Recipe(method=method, auto_strength=False))
+        result = merge(stack, Recipe(method=method, **PLAIN, auto_strength=False))
         (found,) = dense(result).values()
         mean = np.mean([0.9 * np.linalg.norm(one.delta) for one in (ONE, OTHER, REST)])
         expected = min(max(mean / np.linalg.norm(found), 1.0), 3.0)

@@ -1,4 +1,4 @@
-"""Laws that hold for every merge method of the registry, on its coefficients alone."""
+"""Laws that hold for every linear merge method of the registry, on its coefficients alone."""
 
 from itertools import permutations
 
@@ -7,15 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from lora_alloy.merging.methods import METHODS, is_linear
+from lora_alloy.merging.methods import METHODS, degree, is_linear
 from lora_alloy_testing import reference
 
-LINEAR = {name: method for name, method in METHODS.items() if is_linear(method)}
-
+LINEAR = {name: module for name, module in METHODS.items() if is_linear(module)}
 every_method = pytest.mark.parametrize("method", LINEAR.values(), ids=LINEAR)
-# `normalize` is blind to a common factor of the strengths too, but LoRAs that agree come out louder than each.
-MEANS = [name for name, method in LINEAR.items() if method.DEGREE == 0 and name != "normalize"]
-averaging = pytest.mark.parametrize("method", [LINEAR[name] for name in MEANS], ids=MEANS)
+averaging = pytest.mark.parametrize(
+    "method", [one for name, one in LINEAR.items() if name in reference.BLENDS], ids=str
+)
 
 
 def vectors(count: int, seed: int = 0) -> np.ndarray:
@@ -42,8 +41,10 @@ def mixed(method, rows: np.ndarray, strengths: list[float]) -> np.ndarray:
 
 
 def test_every_method_is_known_to_the_independent_references():
-    assert set(LINEAR) == set(reference.METHODS)
-    assert {name for name in LINEAR if LINEAR[name].DEGREE == 0} == reference.AVERAGES
+    assert set(METHODS) == set(reference.METHODS)
+    degrees = {name for name, module in METHODS.items() if degree(module, {"divisor": "mass"}) == 0}
+    assert degrees == reference.AVERAGES
+    assert set(LINEAR) == set(reference.LINEAR)
 
 
 @every_method

@@ -11,17 +11,15 @@ from lora_alloy.api import merge, plan
 from lora_alloy.cli.merge_page import merge_page
 from lora_alloy.core.errors import RecipeError
 from lora_alloy.lora.stack import Entry
-from lora_alloy.merging.methods import METHODS, is_linear
+from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.plan import Plan
 from lora_alloy.merging.presets import PRESETS
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing.builders import TOY, dense, entry_of, toy_lora, write_lora
 from lora_alloy_testing.flux import flux_lora, fused, split
 
-LINEAR = [name for name in METHODS if is_linear(METHODS[name])]
-
 RECIPES = {
-    **{name: Recipe(method=name) for name in LINEAR},
+    **{name: Recipe(method=name) for name in METHODS},
     **{f"{name} preset": PRESETS[name] for name in PRESETS},
     "truncated": Recipe(rank=3, dtype="bfloat16"),
 }

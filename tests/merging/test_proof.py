@@ -13,11 +13,9 @@ from lora_alloy.api import Merged, merge, verify
 from lora_alloy.core import tensorfile
 from lora_alloy.core.errors import AlloyError, ProofError
 from lora_alloy.lora.stack import Entry
-from lora_alloy.merging.methods import METHODS, is_linear
+from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing.builders import entry_of, noise, toy_lora, write_lora
-
-LINEAR = [name for name in METHODS if is_linear(METHODS[name])]
 
 OLD = b"what stood there before"
 
@@ -163,7 +161,7 @@ class TestVerify:
         tensors = load_file(path) | change
         save_file({name: value for name, value in tensors.items() if value.numel()}, path, told)
 
-    @pytest.mark.parametrize("method", [*LINEAR, "auto"])
+    @pytest.mark.parametrize("method", [*METHODS, "auto"])
     @pytest.mark.parametrize("naming", ["comfyui", "kohya", "diffusers"])
     def test_proves_a_sound_file_in_every_naming_and_gain(self, method, naming, entries, tmp_path):
         merge(entries, Recipe(method=method)).save(

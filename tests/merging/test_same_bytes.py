@@ -12,17 +12,15 @@ import torch
 import lora_alloy_testing
 from lora_alloy.api import merge
 from lora_alloy.lora.stack import Entry
-from lora_alloy.merging.methods import METHODS, is_linear
+from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.presets import PRESETS
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing.builders import TOY, Factors, entry_of, noise, toy_lora, write_lora
 from lora_alloy_testing.flux import flux_lora, fused, split
 
-LINEAR = [name for name in METHODS if is_linear(METHODS[name])]
-
 SCRIPT = Path(lora_alloy_testing.__path__[0]) / "merge_once.py"
 RECIPES = {
-    **{name: Recipe(method=name) for name in LINEAR},
+    **{name: Recipe(method=name) for name in METHODS},
     **{f"{name} preset": PRESETS[name] for name in PRESETS},
     "truncated": Recipe(rank=3),
     "to a tolerance": Recipe(tolerance=0.2),

@@ -226,6 +226,8 @@ class TestTheHeader:
                 "strength": source.strength,
                 "clip_strength": source.clip_strength,
                 "preserve": source.preserve,
+                "conflict_mode": source.conflict_mode,
+                "key_filter": source.key_filter,
             }
             for source in result.plan.sources
         ]

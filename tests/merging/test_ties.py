@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lora_alloy.merging.methods import METHODS, ties
-from lora_alloy_testing import dense_formulas
+from lora_alloy_testing import dense_formulas, reference
 from lora_alloy_testing.whole_or_tiled import merged
 
 FORMS = [
@@ -125,7 +125,7 @@ def test_ties_in_the_shared_basis_is_ties_on_its_blocks(vote, divisor, unit):
     given = [chance.normal(size=(20, 3)) @ chance.normal(size=(3, 15)) for _ in range(3)]
     basis, blocks = dense_formulas.knots_blocks(given)
     strengths = [0.75, -0.5, 1.25]
-    settled = dense_formulas.vote_of(given, strengths) if vote == "auto" else vote
+    settled = reference.vote_of(given, strengths) if vote == "auto" else vote
     # A decomposition leaves the signs of its directions open, and a tie would go by them; three LoRAs tie nowhere.
     expected = basis @ dense_formulas.ties(blocks, strengths, settled, divisor, unit)
     found = merged(
@@ -159,7 +159,7 @@ class TestAgainstPeft:
     @pytest.mark.parametrize("strengths", [[1.0, 1.0, 1.0], [0.5, 0.5, 0.5], [0.5, 1.0, 0.75]])
     def test_they_agree_where_the_definitions_do(self, peft, vote, strengths):
         given = torch.randn(3, 20, 30, generator=torch.Generator().manual_seed(1))
-        trimmed = [dense_formulas.trimmed(delta, 0.5) for delta in given.double().numpy()]
+        trimmed = [reference.trim(delta, 0.5) for delta in given.double().numpy()]
         trimmed = torch.from_numpy(np.stack(trimmed)).float()
         expected = peft.ties(list(given), torch.tensor(strengths), 0.5, majority_sign_method=vote)
         found = merged(ties, trimmed, torch.tensor(strengths), vote=vote, divisor="count")
@@ -198,6 +198,6 @@ class TestAgainstPeft:
     def test_magnitude_prune_is_a_sum_of_trimmed_deltas(self, peft):
         given, strengths = scattered(3, 1.0) + 0.01, torch.tensor([0.5, 1.0, -0.75, 0.25])
         given += 1e-4 * torch.arange(given[0].numel()).reshape(given[0].shape)  # no two magnitudes alike
-        trimmed = np.stack([dense_formulas.trimmed(delta, 0.5) for delta in given.double().numpy()])
+        trimmed = np.stack([reference.trim(delta, 0.5) for delta in given.double().numpy()])
         found = merged(METHODS["weighted_sum"], torch.from_numpy(trimmed).float(), strengths)
         torch.testing.assert_close(found, peft.magnitude_prune(list(given), strengths, 0.5))

@@ -9,9 +9,12 @@ import pytest
 from lora_alloy.core.errors import AlloyError, RecipeError, SaveError, StackError
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy.nodes import bridge
-from lora_alloy.nodes.lora_optimizer_simple import LoRAOptimizerSimple, recipe_of
+from lora_alloy.nodes.lora_optimizer import LoRAOptimizer
+from lora_alloy.nodes.lora_optimizer_simple import LoRAOptimizerSimple
 from lora_alloy.nodes.optimizing import key_map, optimize, shortfall
 from lora_alloy.nodes.save_merged_lora import SaveMergedLoRA
+from lora_alloy.nodes.settings import recipe_of
+from lora_alloy.nodes.tuned import candidate, recipe_of_candidate
 from lora_alloy_testing.builders import stack_of
 from lora_alloy_testing.flux import HIDDEN, flux_lora, split
 
@@ -36,12 +39,17 @@ def widgets(node: type[Any]) -> list[str]:
         name
         for name, given in inputs.items()
         if isinstance(given[0], list) or given[0] in ("FLOAT", "INT", "STRING", "BOOLEAN")
+        if not (len(given) > 1 and given[1].get("forceInput"))
     ]
 
 
 def test_widgets_and_outputs_stand_where_saved_workflows_expect_them(install: Install) -> None:
     install("a.safetensors")
-    assert widgets(LoRAOptimizerSimple) == ["output_strength", "clip_strength_multiplier"]
+    assert widgets(LoRAOptimizerSimple) == [
+        "output_strength",
+        "clip_strength_multiplier",
+        "hold_structural",
+    ]
     assert LoRAOptimizerSimple.RETURN_NAMES == ("model", "clip", "analysis_report", "tuner_data", "lora_data")
     assert widgets(SaveMergedLoRA) == [
         "save_folder",
@@ -64,8 +72,23 @@ def test_default_settings_are_the_default_recipe() -> None:
         ({"auto_strength": "disabled"}, Recipe(auto_strength=False)),
         ({"auto_strength_floor": 0.85}, Recipe(auto_strength_floor=0.85)),
         ({"merge_strategy_override": "slerp"}, Recipe(method="slerp")),
-        ({"optimization_mode": "additive"}, Recipe(method="weighted_sum")),
-        ({"optimization_mode": "weighted_sum_only"}, Recipe(method="weighted_sum")),
+        ({"optimization_mode": "additive"}, Recipe(scope="additive")),
+        ({"optimization_mode": "weighted_sum_only"}, Recipe(scope="additive")),
+        ({"optimization_mode": "global"}, Recipe(scope="global")),
+        (
+            {"sparsification": "dare", "dare_dampening": 0.3},
+            Recipe(sparsify="dare", density=0.7, dampening=0.3),
+        ),
+        ({"sparsification_density": 0.2}, Recipe()),
+        ({"merge_refinement": "full"}, Recipe(enhance="full")),
+        ({"merge_quality": "enhanced", "merge_refinement": "refine"}, Recipe(enhance="refine")),
+        ({"strategy_set": "basic"}, Recipe(strategy_set="basic")),
+        ({"behavior_profile": "classic", "strategy_set": "basic"}, Recipe(strategy_set="basic")),
+        ({"merge_strategy_override": "ties"}, Recipe(method="ties")),
+        ({"patch_compression": "aggressive"}, Recipe(compress="aggressive")),
+        ({"compress_patches": "non_ties"}, Recipe(compress="smart")),
+        ({"decision_smoothing": 0.5}, Recipe(smoothing=0.5)),
+        ({"star_eta": 80.0, "tame_layers": 0.5}, Recipe(star_eta=80.0, tame=0.5)),
     ],
 )
 def test_settings_that_this_version_knows_become_a_recipe(changed: dict[str, Any], expected: Recipe) -> None:
@@ -75,11 +98,11 @@ def test_settings_that_this_version_knows_become_a_recipe(changed: dict[str, Any
 @pytest.mark.parametrize(
     "changed",
     [
-        {"sparsification": "dare"},
-        {"merge_refinement": "full"},
-        {"strategy_set": "basic"},
+        {"sparsification": "magnitude"},
+        {"merge_refinement": "ultra"},
+        {"strategy_set": "all"},
         {"merge_strategy_override": "teis"},
-        {"tame_layers": 0.5},
+        {"optimization_mode": "both"},
         {"mode": "autotuner"},
     ],
     ids=str,
@@ -97,17 +120,68 @@ def test_an_idle_stack_hands_model_and_clip_on_and_says_so(stack: object) -> Non
     assert "unchanged" in done.report
 
 
-@pytest.mark.parametrize(("position", "value"), [(3, "low_conflict"), (4, "shared_only")])
-def test_a_filter_that_cannot_act_stops_the_merge(position: int, value: str) -> None:
-    entry: list[object] = ["a.safetensors", 1.0, 1.0, "all", "all"]
-    entry[position] = value
-    with pytest.raises(RecipeError, match=value):
-        optimize(object(), None, [tuple(entry)], Recipe(), 1.0, 1.0)
+def test_the_widgets_of_the_legacy_node_stand_where_saved_workflows_expect_them() -> None:
+    assert widgets(LoRAOptimizer) == [
+        "output_strength",
+        "clip_strength_multiplier",
+        "auto_strength",
+        "auto_strength_floor",
+        "free_vram_between_passes",
+        "vram_budget",
+        "optimization_mode",
+        "cache_patches",
+        "patch_compression",
+        "svd_device",
+        "normalize_keys",
+        "sparsification",
+        "sparsification_density",
+        "dare_dampening",
+        "merge_refinement",
+        "strategy_set",
+        "architecture_preset",
+        "settings_source",
+        "decision_smoothing",
+        "smooth_slerp_gate",
+    ]
+    assert LoRAOptimizer.RETURN_NAMES == LoRAOptimizerSimple.RETURN_NAMES
 
 
-def test_a_connected_tuning_result_is_refused_and_not_ignored() -> None:
-    with pytest.raises(RecipeError, match="tuner_data"):
+def test_the_defaults_of_the_legacy_node_are_the_default_recipe() -> None:
+    inputs = LoRAOptimizer.INPUT_TYPES()
+    given = {**inputs["required"], **inputs["optional"]}
+    assert (
+        recipe_of({name: one[1]["default"] for name, one in given.items() if "default" in one[1]}) == Recipe()
+    )
+
+
+def test_a_tuning_result_without_a_configuration_is_refused_and_not_ignored() -> None:
+    with pytest.raises(RecipeError, match="holds no configuration"):
         LoRAOptimizerSimple().execute_simple(object(), [], tuner_data={"top_n": [{}]})
+
+
+def test_a_candidate_of_a_tuning_result_is_the_recipe_it_was_ranked_by() -> None:
+    config = {
+        "merge_mode": "ties",
+        "sparsification": "dare",
+        "sparsification_density": 0.9,
+        "dare_dampening": 0.3,
+        "merge_refinement": "none",
+        "auto_strength": "disabled",
+        "optimization_mode": "global",
+        "strategy_set": "full",
+    }
+    found = candidate({"top_n": [{"config": config}], "auto_strength_floor": -1.0, "decision_smoothing": 0.5})
+    assert found is not None
+    assert recipe_of_candidate(found) == Recipe(
+        method="ties",
+        scope="global",
+        sparsify="dare",
+        density=0.9,
+        dampening=0.3,
+        auto_strength=False,
+        smoothing=0.5,
+    )
+    assert candidate(None) is None and candidate({"top_n": []}) is None
 
 
 @pytest.mark.parametrize(

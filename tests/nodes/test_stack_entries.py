@@ -80,7 +80,6 @@ def test_tensors_and_metadata_come_along():
             {"name": "a", "strength": 1, "lora": {"t": torch.ones(1)}, "_precomputed_diffs": True},
             "half-finished",
         ),
-        ({"_merge_formula": "(1+2)+3"}, "'(1+2)+3'"),
     ],
 )
 def test_what_is_left_out_is_said_and_the_rest_is_kept(element, said):

@@ -47,6 +47,40 @@ def empty(folder: Path) -> Path:
     return _written(folder / "empty.safetensors", b"")
 
 
+def answer_of_a_site(folder: Path) -> Path:
+    text = b'{"error":"Unauthorized","message":"You need to be logged in to download this model"}'
+    return _written(folder / "answer.safetensors", text)
+
+
+def zeros(folder: Path) -> Path:
+    return _written(folder / "zeros.safetensors", bytes(5000))
+
+
+def gguf(folder: Path) -> Path:
+    return _written(folder / "model.gguf", b"GGUF\x03\x00\x00\x00" + bytes(100))
+
+
+def link_to_itself(folder: Path) -> Path:
+    (folder / "loop.safetensors").symlink_to(folder / "loop.safetensors")
+    return folder / "loop.safetensors"
+
+
+def link_to_nothing(folder: Path) -> Path:
+    (folder / "dangling.safetensors").symlink_to(folder / "elsewhere.safetensors")
+    return folder / "dangling.safetensors"
+
+
+def name_twice(folder: Path) -> Path:
+    entry = json.dumps({"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]})
+    raw = f'{{"a.lora_up.weight": {entry}, "a.lora_up.weight": {entry}}}'.encode()
+    return _written(folder / "twice.safetensors", len(raw).to_bytes(8, "little") + raw + bytes(16))
+
+
+def list_of_tensors(folder: Path) -> Path:
+    torch.save(list(lora().values()), folder / "list.pt")
+    return folder / "list.pt"
+
+
 def seven_bytes(folder: Path) -> Path:
     return _written(folder / "seven.safetensors", b"\x01\x00\x00\x00\x00\x00\x00")
 
@@ -170,6 +204,13 @@ BAD_TO_OPEN: Mapping[str, Callable[[Path], Path]] = {
         a_folder,
         empty,
         seven_bytes,
+        answer_of_a_site,
+        zeros,
+        gguf,
+        link_to_itself,
+        link_to_nothing,
+        name_twice,
+        list_of_tensors,
         web_page,
         lfs_pointer,
         zip_archive,

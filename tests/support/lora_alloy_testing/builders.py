@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lora_alloy.api import merge
+from lora_alloy.lora.factors import LowRank
 from lora_alloy.lora.file import LoraFile, lora_in_memory, open_lora
 from lora_alloy.lora.stack import Entry, Stack, build_stack
 from lora_alloy.merging.patch import Patch
@@ -155,12 +156,15 @@ def entry_of(path: Path, strength: float = 1.0, clip: float | None = None, prese
     return Entry(open_lora(path), strength, clip, preserve)
 
 
+def _multiplied(patch: Patch) -> np.ndarray:
+    if isinstance(patch.delta, LowRank):
+        return as_numpy(patch.up) @ as_numpy(patch.down)
+    return as_numpy(patch.delta.flat())
+
+
 def dense(patches: Iterable[Patch]) -> dict[str, np.ndarray]:
     """What patches add, by target, multiplied out in float64; parts of fused weights under their own name."""
-    return {
-        str(patch.target): (as_numpy(patch.up) @ as_numpy(patch.down)).reshape(patch.shape)
-        for patch in patches
-    }
+    return {str(patch.target): _multiplied(patch).reshape(patch.shape) for patch in patches}
 
 
 def merged(entries: Sequence[Entry], recipe: Recipe | None = None) -> dict[str, np.ndarray]:

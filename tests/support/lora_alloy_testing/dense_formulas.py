@@ -7,24 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lora_alloy_testing.reference import vote_of
+
 Array = np.ndarray
-
-
-def norm(delta: Array) -> float:
-    return float(np.sqrt((delta * delta).sum()))
-
-
-def trimmed(delta: Array, density: float) -> Array:
-    """The largest `density` of the entries; none of equal size is left out."""
-    keep = max(1, round(density * delta.size))
-    threshold = np.sort(abs(delta).ravel())[delta.size - keep]
-    return np.where(abs(delta) >= threshold, delta, 0.0)
-
-
-def vote_of(deltas: Sequence[Array], strengths: Sequence[float]) -> str:
-    """`total` where norms at strength differ more than twofold."""
-    norms = [abs(w) * norm(d) for w, d in zip(strengths, deltas, strict=True) if norm(d) > 0]
-    return "total" if norms and max(norms) > 2 * min(norms) else "frequency"
 
 
 def ties(
@@ -60,32 +45,6 @@ def ties(
             below = sum(weights[k] for k in agreeing) if divisor == "mass" else len(agreeing)
             merged[row, column] = above / below
     return merged
-
-
-def weighed_by_importance(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
-    """Stage 1 of consensus."""
-    merged = np.zeros(deltas[0].shape)
-    for place in np.ndindex(*merged.shape):
-        values = [d[place] for d in deltas]
-        below = sum(abs(w) * v**2 for w, v in zip(strengths, values, strict=True))
-        if below > 0:
-            merged[place] = sum(w * v * v**2 for w, v in zip(strengths, values, strict=True)) / below
-    return merged
-
-
-def consensus(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
-    """All three stages; no calibration where a twentieth or less of the norm is left."""
-    merged = weighed_by_importance(deltas, strengths)
-    expected = sum(abs(w) * norm(d) for w, d in zip(strengths, deltas, strict=True))
-    expected /= sum(abs(w) for w in strengths)
-    if norm(merged) > 0.05 * expected:
-        merged = merged * (expected / norm(merged))
-    left, values, right = np.linalg.svd(merged, full_matrices=False)
-    if values.sum() == 0:
-        return merged
-    shares = values / values.sum()
-    rank = max(1, round(float(np.exp(-sum(p * np.log(p) for p in shares if p > 0)))))
-    return (left[:, :rank] * values[:rank]) @ right[:rank]
 
 
 def own_entries(deltas: Sequence[Array], strengths: Sequence[float], dominance: float = 1.0) -> list[Array]:

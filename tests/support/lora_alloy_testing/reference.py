@@ -4,7 +4,7 @@ Nothing here is shared with the engine: no factors, no Gram matrices, no torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,11 +41,6 @@ def weighted_sum(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
 def weighted_average(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
     """`Σ w Δ / Σ |w|`."""
     return weighted_sum(deltas, strengths) / sum(abs(w) for w in strengths)
-
-
-def normalize(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
-    """`Σ w Δ / √(Σ w²)`."""
-    return weighted_sum(deltas, strengths) / float(np.sqrt(sum(w * w for w in strengths)))
 
 
 def expected_norm(deltas: Sequence[Array], strengths: Sequence[float]) -> float:
@@ -107,15 +102,93 @@ def logarithm(base: Array, point: Array) -> Array:
     return across / length * np.arctan2(length, float(base @ point))
 
 
+DENSITY = 0.5
+PLAIN = {
+    "density": DENSITY,
+    "smoothing": 0.0,
+    "compress": "disabled",
+}  # fields of a recipe that does as we do
+
+
+def normalize(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
+    """`Σ w Δ / √(Σ w²)`."""
+    return weighted_sum(deltas, strengths) / np.sqrt(sum(w * w for w in strengths))
+
+
+def trim(delta: Array, density: float) -> Array:
+    """The largest magnitudes of the whole target, and those as large as the last of them."""
+    keep = max(1, round(density * delta.size))
+    return np.where(np.abs(delta) >= np.sort(np.abs(delta).ravel())[-keep], delta, 0.0)
+
+
+def elect(deltas: Sequence[Array], strengths: Sequence[float], vote: str, *, divisor: str = "mass") -> Array:
+    """The seed's second and third step, entry by entry; a vote without outcome goes to the target's majority."""
+    turned = np.stack([np.sign(w) * delta for w, delta in zip(strengths, deltas, strict=True)])
+    weights = np.abs(np.array(strengths)).reshape(-1, *(1,) * deltas[0].ndim)
+    votes = np.sign(turned).sum(0) if vote == "frequency" else (weights * turned).sum(0)
+    signs = np.sign(votes)
+    majority = -1.0 if signs.sum() < 0 else 1.0
+    merged = np.zeros_like(deltas[0])
+    for place in np.ndindex(merged.shape):
+        sign = signs[place] or majority
+        agreeing = [k for k in range(len(deltas)) if np.sign(turned[(k, *place)]) == sign]
+        if agreeing:
+            below = len(agreeing) if divisor == "count" else sum(abs(strengths[k]) for k in agreeing)
+            merged[place] = sum(abs(strengths[k]) * turned[(k, *place)] for k in agreeing) / below
+    return merged
+
+
+def vote_of(deltas: Sequence[Array], strengths: Sequence[float]) -> str:
+    """By mass where the LoRAs, at their strengths, differ more than twofold."""
+    loud = [abs(w) * norm(delta) for w, delta in zip(strengths, deltas, strict=True)]
+    return "total" if max(loud) > 2 * (1 + 1e-6) * min(loud) else "frequency"
+
+
+def ties(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
+    """Trim, elect, average those that agree."""
+    return elect([trim(d, DENSITY) for d in deltas], strengths, vote_of(deltas, strengths))
+
+
+def consensus(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
+    """Importance, norm, effective rank: the seed's three stages."""
+    top = sum(w * delta**3 for w, delta in zip(strengths, deltas, strict=True))
+    below = sum(abs(w) * delta**2 for w, delta in zip(strengths, deltas, strict=True))
+    merged = np.divide(top, below, out=np.zeros_like(deltas[0]), where=np.asarray(below) > 0)
+    if norm(merged) <= ANTIPODAL * expected_norm(deltas, strengths):
+        return merged
+    flat = (merged * (expected_norm(deltas, strengths) / norm(merged))).reshape(len(merged), -1)
+    left, values, right = np.linalg.svd(flat, full_matrices=False)
+    shares = values[values > 1e-9 * values[0]] / values.sum()
+    rank = max(1, round(float(np.exp(-(shares * np.log(shares)).sum()))))
+    return (left[:, :rank] * values[:rank] @ right[:rank]).reshape(merged.shape)
+
+
+def knots_ties(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
+    """TIES on the right singular blocks of all deltas side by side, brought back by the left ones."""
+    flat = [delta.reshape(len(delta), -1) for delta in deltas]
+    left, values, right = np.linalg.svd(np.concatenate(flat, 1), full_matrices=False)
+    kept = values > 1e-6 * values[0]
+    left, values, right = left[:, kept], values[kept], right[kept]
+    signs = np.sign(left[np.abs(left).argmax(0), np.arange(left.shape[1])])
+    blocks = np.split(right * signs[:, None], len(deltas), 1)
+    merged = elect([trim(b, DENSITY) for b in blocks], strengths, vote_of(deltas, strengths))
+    return (left * signs * values @ merged).reshape(deltas[0].shape)
+
+
 Method = Callable[[Sequence[Array], Sequence[float]], Array]
 METHODS: dict[str, Method] = {
+    "normalize": normalize,
+    "ties": ties,
+    "consensus": consensus,
+    "knots_ties": knots_ties,
     "weighted_sum": weighted_sum,
     "weighted_average": weighted_average,
     "slerp": slerp,
     "karcher": karcher,
-    "normalize": normalize,
 }
-AVERAGES = frozenset({"weighted_average", "slerp", "karcher", "normalize"})
+LINEAR = ("weighted_sum", "weighted_average", "slerp", "karcher", "normalize")
+BLENDS = ("weighted_average", "slerp", "karcher")  # what they make of one LoRA twice is that LoRA
+AVERAGES = frozenset(METHODS) - {"weighted_sum"}
 
 
 @dataclass(frozen=True)
@@ -143,11 +216,14 @@ def merge(
 ) -> dict[str, Array]:
     """A whole merge, target by target: blend, global scale and auto-strength by branch, preserved on top."""
     targets = sorted({target for voice in stack for target in voice.deltas})
-    blends = {target: blend(stack, target, method, is_relative) for target in targets}
     merged: dict[str, Array] = {}
     for is_clip in (False, True):
         branch = [target for target in targets if target.startswith("text_encoders.") is is_clip]
-        factor = branch_scale(stack, {t: blends[t] for t in branch}, auto_strength, scale_to)
+        is_balanced = method == "auto" and scale_to != "none"
+        given = balanced(stack, branch, scale_to) if is_balanced else stack
+        blends = {target: blend(given, target, method, is_relative) for target in branch}
+        # The strengths have brought it to its norm.
+        factor = 1.0 if is_balanced else branch_scale(stack, blends, auto_strength, scale_to)
         for target in branch:
             top = [
                 v.on(target) * v.deltas[target]
@@ -156,6 +232,45 @@ def merge(
             ]
             merged[target] = factor * blends[target] + sum(top, np.zeros_like(blends[target]))
     return merged
+
+
+def balanced(stack: Sequence[Voice], branch: Sequence[str], scale_to: str) -> list[Voice]:
+    """The voices with strengths `w · min(1, s / √n)`, the least `s` that is loud enough: a grid, then a bisection."""
+
+    def total(factors: Sequence[float]) -> float:
+        energy = 0.0
+        for target in branch:
+            parts = [
+                f * v.on(target) * v.deltas[target]
+                for f, v in zip(factors, stack, strict=True)
+                if target in v.deltas and not v.preserve
+            ]
+            energy += norm(sum(parts, np.zeros(1))) ** 2 if parts else 0.0
+        return energy**0.5
+
+    norms = [
+        0.0 if v.preserve else sum(norm(v.on(t) * v.deltas[t]) ** 2 for t in branch if t in v.deltas) ** 0.5
+        for v in stack
+    ]
+    loud = [one for one in norms if one > 0]
+    if len(loud) < 2:
+        return list(stack)
+    wanted = float(np.mean(loud)) if scale_to == "mean" else max(loud)
+    shares = lambda s: [min(1.0, s / one**0.5) if one > 0 else 1.0 for one in norms]  # noqa: E731
+    if total([1.0] * len(stack)) <= wanted:
+        return list(stack)
+    steps = np.linspace(0.0, max(loud) ** 0.5, 400)
+    high = next(s for s in steps if total(shares(s)) >= wanted)
+    low = high - steps[1]
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if total(shares(middle)) >= wanted else (middle, high)
+    return [
+        replace(v, strength=v.strength * f, clip=None if v.clip is None else v.clip * f)
+        if not v.preserve
+        else v
+        for v, f in zip(stack, shares(high), strict=True)
+    ]
 
 
 def blend(stack: Sequence[Voice], target: str, method: str, is_relative: bool = False) -> Array:
@@ -174,7 +289,7 @@ def blend(stack: Sequence[Voice], target: str, method: str, is_relative: bool = 
     if len(playing) == 1:
         return weighted_sum(deltas, strengths)
     if method == "auto":
-        method = "slerp" if len(playing) == 2 else "karcher"
+        method = "weighted_sum"
     made = METHODS[method](deltas, strengths)
     is_scaled = method in AVERAGES and not is_relative
     return made * mean_strength(strengths) if is_scaled else made

@@ -1,0 +1,215 @@
+"""Runs the element-wise work of a plan on one target, tile by tile.
+
+What needs the whole target, such as a threshold or a norm, is a pass of its own whose parts are added up in the
+order of the rows. Nothing is kept between passes but such sums: the tiles are made anew, which costs less than the
+memory of whole deltas (`design.md` §1.1, §2).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.quantile import magnitude_thresholds
+from ..core.rng import spread, uniform
+from ..enhance import orthogonalise, tall_masks
+from ..lora.factors import Delta, LowRank
+from ..lora.full import Dense
+from ..sparsify import SPARSIFIERS
+from .masks import masked
+from .methods import is_linear, shares_basis
+from .shared_basis import shared_basis
+from .tiles import Tiles
+from .work import ALL, COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL, Work
+
+SAMPLE = 64  # rows that settle the norm of a result to a per cent
+
+Restore = Callable[[Tensor], Tensor]
+
+
+def blended(
+    deltas: Sequence[Delta], work: Work, method: ModuleType, target: str, device: torch.device | str = "cpu"
+) -> tuple[Delta, float]:
+    """The blend of one target.
+
+    Args:
+        deltas: of the blend, at strength 1, in the order of the work's strengths.
+        work: what is done.
+        method: the merge method's module.
+        target: its name; chance is drawn by it.
+        device: where it is done.
+
+    Returns:
+        The result, float32, scale 1: dense, or low-rank where the method gives factors; and the relative error of
+        what the shared basis of KnOTS could not hold.
+    """
+    shape = deltas[0].shape
+    if len(shape) > 1 and (KNOTS in work.enhancers or shares_basis(method)):
+        basis, blocks, lost = shared_basis(deltas, int(work.settings["rank_limit"]))
+        inner = [Dense(block, 1.0, tuple(block.shape)) for block in blocks]
+        merged = _Run(Tiles(inner, device), work, method, target).result()
+        return LowRank(basis, merged.flat(), 1.0, shape), lost
+    made = _Run(Tiles(deltas, device), work, method, target).result()
+    if isinstance(made, LowRank):
+        return LowRank(made.up, made.down, 1.0, shape), 0.0
+    matrix = made.flat()
+    return Dense(matrix if len(shape) > 1 else matrix.reshape(-1, 1), 1.0, shape), 0.0
+
+
+def expected_norm(deltas: Sequence[Delta], work: Work, method: ModuleType, target: str) -> float:
+    """The norm that a blend will have, from some rows of it; exact where the target has no more than those."""
+    shape = deltas[0].shape
+    if len(shape) == 1 or shape[0] <= SAMPLE or KNOTS in work.enhancers or shares_basis(method):
+        return norm_of(blended(deltas, work, method, target)[0])
+    rows = spread(SAMPLE, shape[0], target)
+    columns = torch.arange(deltas[0].numel // shape[0])
+    some = [Dense(delta.block(rows, columns), 1.0, (len(rows), len(columns))) for delta in deltas]
+    return norm_of(blended(some, work, method, target)[0]) * (shape[0] / len(rows)) ** 0.5
+
+
+def norm_of(delta: Delta) -> float:
+    """The Frobenius norm of a delta in float32, scale 1."""
+    if isinstance(delta, LowRank):
+        products = (delta.up.T @ delta.up).double() * (delta.down @ delta.down.T).double()
+        return float(products.sum().clamp(min=0).sqrt())
+    return float(torch.linalg.vector_norm(delta.flat(), dtype=torch.float64))
+
+
+class _Run:
+    """One target's work, with the statistics that its steps need."""
+
+    def __init__(self, tiles: Tiles, work: Work, method: ModuleType, target: str) -> None:
+        self._tiles, self._work, self._method, self._target = tiles, work, method, target
+        self._strengths = torch.tensor(work.strengths, device=tiles.device)
+        self._thresholds: Sequence[float] = ()
+        self._matrix: Tensor | None = None
+        self._sparsify = SPARSIFIERS[work.sparsifier].sparsify if work.sparsifier else None
+        named = signature(self._sparsify).parameters if self._sparsify else ()
+        self._draws, self._contests = "uniform" in named, "contested" in named
+        if "threshold" in named:
+            self._thresholds = self._trimmed_at()
+        if ORTHOGONALISE in work.enhancers and tiles.count > 1 and not tiles.is_row:
+            self._matrix = orthogonalise.matrix(self._gram(), **_taken(orthogonalise.matrix, work.settings))
+
+    def result(self) -> Delta:
+        """The blend, `(rows, columns)` or factors of it."""
+        gram = self._gram() if is_linear(self._method) or _asks(self._method, "norms") else None
+        merge = self._merger(gram)
+        made = torch.empty(self._tiles.rows, self._tiles.columns)
+        for start, tile, _ in self._prepared():
+            made[start : start + tile.shape[1]] = merge(tile)
+        finished = self._finished(made, gram)
+        if isinstance(finished, LowRank) and TALL not in self._work.enhancers:
+            return finished.times(self._work.gain)
+        made = finished.flat().mul_(self._work.gain)
+        if TALL in self._work.enhancers:
+            for start, tile, restore in self._prepared():
+                owned = restore(torch.zeros_like(tile[0])).mul_(self._work.scale)
+                made[start : start + tile.shape[1]] += owned.to(made.device)
+        return Dense(made, 1.0, tuple(made.shape))
+
+    def _merger(self, gram: Tensor | None) -> Callable[[Tensor], Tensor]:
+        strengths, work = self._strengths, self._work
+        if is_linear(self._method):
+            assert gram is not None
+            coefficients = _coefficients(self._method, gram, strengths.double(), work.settings).float()
+            return lambda tile: torch.einsum("n,ntc->tc", coefficients.to(tile.device), tile)
+        given = _taken(self._method.merge, work.settings)
+        if hasattr(self._method, "partial"):
+            asked = _taken(self._method.partial, work.settings)
+            parts = (self._method.partial(tile, strengths, **asked) for _, tile, _ in self._prepared())
+            given["statistics"] = sum(parts)
+        return lambda tile: self._method.merge(tile, strengths, **given)
+
+    def _finished(self, made: Tensor, gram: Tensor | None) -> Delta:
+        if not hasattr(self._method, "finish"):
+            return Dense(made, 1.0, tuple(made.shape))
+        given = _taken(self._method.finish, self._work.settings)
+        if gram is not None:
+            given["norms"] = gram.diagonal().clamp(min=0).sqrt()
+        done = self._method.finish(made, self._strengths, **given)
+        shape = tuple(made.shape)
+        return Dense(done, 1.0, shape) if isinstance(done, Tensor) else LowRank(done[0], done[1], 1.0, shape)
+
+    def _trimmed_at(self) -> Sequence[float]:
+        size = self._tiles.rows * self._tiles.columns
+        keep = max(1, round(float(self._work.settings["density"]) * size))
+        return magnitude_thresholds(lambda: (tile for _, tile in self._masked()), size, keep)
+
+    def _gram(self) -> Tensor:
+        """Dot products of the deltas as they enter the method, `(n, n)` float64."""
+        gram = torch.zeros(self._tiles.count, self._tiles.count, dtype=torch.float64)
+        for _, tile, _ in self._prepared():
+            flat = tile.reshape(len(tile), -1)
+            gram += (flat @ flat.T).double().cpu()
+        return (gram + gram.T) / 2
+
+    def _masked(self) -> Iterator[tuple[int, Tensor]]:
+        modes = self._work.masks
+        is_open = all(mode == ALL for mode in modes)
+        by_row = COLUMN_WISE in self._work.enhancers and not self._tiles.is_row
+        for start, tile in zip(self._tiles.starts(), self._tiles.walk(), strict=True):
+            yield start, tile if is_open else masked(tile, self._strengths, modes, by_row=by_row)
+
+    def _prepared(self) -> Iterator[tuple[int, Tensor, Restore]]:
+        """The tiles as they enter the method, and what gives back what was taken out of them."""
+        settings = _taken(tall_masks.enhance, self._work.settings)
+        for start, tile in self._masked():
+            if self._sparsify is not None:
+                tile = self._sparse(start, tile)
+            restore: Restore = _nothing
+            if TALL in self._work.enhancers:
+                tile, restore = tall_masks.enhance(tile, self._strengths, **settings)
+            if self._matrix is not None:
+                tile = torch.einsum("jn,ntc->jtc", self._matrix.float().to(tile.device), tile)
+            yield start, tile, restore
+
+    def _sparse(self, start: int, tile: Tensor) -> Tensor:
+        assert self._sparsify is not None
+        given = _taken(self._sparsify, self._work.settings)
+        if self._contests:
+            pushes = torch.sign(tile) * torch.sign(self._strengths)[:, None, None]
+            given["contested"] = (pushes > 0).any(0) & (pushes < 0).any(0)
+        made = []
+        for place, delta in enumerate(tile):
+            if self._thresholds:
+                given["threshold"] = self._thresholds[place]
+            if self._draws:
+                given["uniform"] = uniform(
+                    (delta.shape[0], delta.shape[1]),
+                    seed=self._work.seed,
+                    content=self._work.contents[place],
+                    target=self._target,
+                    start=start,
+                    device=delta.device,
+                )
+            made.append(self._sparsify(delta, **given))
+        return torch.stack(made)
+
+
+def _coefficients(method: ModuleType, gram: Tensor, strengths: Tensor, settings: Mapping[str, Any]) -> Tensor:
+    """A linear method's coefficients; what is all zero by now takes no part."""
+    active = torch.nonzero(gram.diagonal() > 0).flatten()
+    coefficients = torch.zeros_like(strengths)
+    if len(active):
+        given = _taken(method.coefficients, settings)
+        coefficients[active] = method.coefficients(gram[active][:, active], strengths[active], **given)
+    return coefficients
+
+
+def _taken(function: Callable[..., object], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a function has parameters for."""
+    named = signature(function).parameters
+    return {name: value for name, value in settings.items() if name in named}
+
+
+def _asks(method: ModuleType, name: str) -> bool:
+    functions = (getattr(method, verb, None) for verb in ("merge", "finish"))
+    return any(function is not None and name in signature(function).parameters for function in functions)
+
+
+def _nothing(merged: Tensor) -> Tensor:
+    return merged

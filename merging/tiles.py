@@ -1,0 +1,70 @@
+"""The dense values of one target's deltas, a few rows at a time: no delta is ever whole in memory.
+
+The tiles depend on the target's shape alone, never on free memory, a device or the number of threads: a product of
+fewer rows may add up in another order, so this is what makes results the same everywhere (`design.md` §1.1).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..lora.factors import Delta, LowRank
+
+ENTRIES = 1 << 18  # of one delta in a tile: what a core's cache holds beside what is made of it
+
+Walk: TypeAlias = Callable[[], Iterator[Tensor]]
+"""Tiles `(n, t, c)` float32, from the first row to the last, made anew at every call; their memory is reused."""
+
+
+class Tiles:
+    """Deltas of one target as row tiles.
+
+    Attributes:
+        count: how many deltas.
+        rows: `o`; 1 for a bias or a norm, whose values stand in one row.
+        columns: `i`, a convolution's kernel flattened into it.
+        device: where the tiles are made.
+    """
+
+    def __init__(self, deltas: Sequence[Delta], device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self._makers = [_maker(delta, self.device) for delta in deltas]
+        shape = deltas[0].shape
+        self.count = len(deltas)
+        self.is_row = len(shape) == 1
+        self.rows = 1 if self.is_row else shape[0]
+        self.columns = deltas[0].numel // max(self.rows, 1)
+
+    @property
+    def height(self) -> int:
+        """The rows of a tile; the last one may have fewer."""
+        return max(1, ENTRIES // max(self.columns, 1))
+
+    def starts(self) -> range:
+        """The first row of every tile."""
+        return range(0, self.rows, self.height)
+
+    def walk(self) -> Iterator[Tensor]:
+        """The tiles, `(n, t, c)` float32; the memory of one is reused for the next."""
+        space = torch.empty(self.count, min(self.height, self.rows), self.columns, device=self.device)
+        for start in self.starts():
+            stop = min(start + self.height, self.rows)
+            tile = space[:, : stop - start]
+            for place, make in enumerate(self._makers):
+                make(start, stop, tile[place])
+            yield tile
+
+
+def _maker(delta: Delta, device: torch.device) -> Callable[[int, int, Tensor], object]:
+    """What writes some rows of a delta into a tile."""
+    if isinstance(delta, LowRank) and len(delta.shape) > 1:
+        up, down = delta.up.to(device).float() * delta.scale, delta.down.to(device).float()
+        return lambda start, stop, out: torch.mm(up[start:stop], down, out=out)
+    shape = delta.shape
+    if len(shape) == 1:
+        row = delta.flat().to(device).reshape(1, -1)
+        return lambda start, stop, out: out.copy_(row)
+    columns = torch.arange(delta.flat_width)
+    return lambda start, stop, out: out.copy_(delta.block(torch.arange(start, stop), columns))
