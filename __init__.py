@@ -14,6 +14,7 @@ _API = (
     "Recipe",
     "Stack",
     "analyze",
+    "estimate",
     "inspect",
     "load",
     "merge",

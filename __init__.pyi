@@ -4,6 +4,7 @@ from .api import Merged as Merged
 from .api import Recipe as Recipe
 from .api import Stack as Stack
 from .api import analyze as analyze
+from .api import estimate as estimate
 from .api import inspect as inspect
 from .api import load as load
 from .api import merge as merge

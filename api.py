@@ -22,15 +22,18 @@ from .lora.formats import Module
 from .lora.given import EntryLike as EntryLike
 from .lora.given import entry_of
 from .lora.given import parse_entry as parse_entry
-from .lora.inspection import Inspection, inspect_file
+from .lora.looking import estimate as estimate
+from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.cleaning import cleaner
 from .merging.engine import execute
 from .merging.fit import HEADER_BYTES, fitted
+from .merging.holding import held_out
 from .merging.inner import assembled
 from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan, sources_of
+from .merging.provenance import as_decided
 from .merging.recipe import Recipe
 from .merging.report import Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
@@ -46,16 +49,6 @@ def load(path: Path | str) -> LoraFile:
         FileError: the file is missing, damaged, or not a LoRA.
     """
     return open_lora(path)
-
-
-def inspect(paths: Path | str | Sequence[Path | str]) -> list[Inspection]:
-    """What files are, from their headers: format, family, trainer, ranks, alphas, targets, problems.
-
-    Raises:
-        FileError: a file is missing, damaged, or not a LoRA; ask for files one by one to go on after that.
-    """
-    given = [paths] if isinstance(paths, str | Path) else paths
-    return [inspect_file(path) for path in given]
 
 
 def stack_of(
@@ -117,7 +110,7 @@ def _resolved(
     """The stack that a plan is made for, and what the plan says of a formula."""
     if not recipe.formula:
         built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
-        return replace(built, clean=cleaner(recipe)), {}
+        return replace(held_out(built, recipe), clean=cleaner(recipe)), {}
     entries = stack.entries if isinstance(stack, Stack) else [entry_of(one) for one in stack]
     host = stack.model if isinstance(stack, Stack) else model
     built, inner = assembled(entries, recipe, host, plans, progress, device)
@@ -345,11 +338,14 @@ def verify(
 
 
 def _as_hosted(stack: StackLike, told: Described) -> StackLike:
-    """The entries without the modules that the model of the merge, in a host, did not have."""
-    if isinstance(stack, Stack) or (told.has_clip and not told.left_out):
-        return stack
+    """The entries without the modules that the model of the merge, in a host, did not have, held out as there."""
+    if isinstance(stack, Stack):
+        return replace(stack, entries=tuple(as_decided(stack.entries, told)))
+    entries = as_decided([entry_of(one) for one in stack], told)
+    if told.has_clip and not told.left_out:
+        return entries
     hosted, left_out = [], set(told.left_out)
-    for entry in map(entry_of, stack):
+    for entry in entries:
         text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
         hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
     return hosted

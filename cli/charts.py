@@ -118,10 +118,11 @@ def block_map(heads: Sequence[Html], rows: Sequence[tuple[str, Sequence[Html]]],
 
 def sentences(told: Sequence[str], kind: str | None = None) -> Html:
     """A list of sentences; what stands between backticks is set as code."""
-    return tag("ul", *(tag("li", *_marked(sentence), class_=kind) for sentence in told))
+    return tag("ul", *(tag("li", *marked(sentence), class_=kind) for sentence in told))
 
 
-def _marked(sentence: str) -> list[str]:
+def marked(sentence: str) -> list[str]:
+    """A sentence in pieces, what stands between backticks as code."""
     return [tag("code", piece) if place % 2 else piece for place, piece in enumerate(sentence.split("`"))]
 
 

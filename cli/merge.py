@@ -14,7 +14,7 @@ from ..merging.recipe import Recipe
 from ..merging.report import branch_line
 from ..merging.saving import Proof
 from .console import Console
-from .inspect import size
+from .described import size
 from .merge_page import merge_page
 from .options import (
     UsageError,
@@ -137,7 +137,7 @@ def _show_plan(options: argparse.Namespace, recipe: Recipe | Plan, console: Cons
 def _plan_lines(plan: Plan) -> list[str]:
     lines = [f"A plan for {len(plan.sources)} LoRAs and {len(plan.targets)} targets. Nothing was merged.", ""]
     for number, source in enumerate(plan.sources, 1):
-        kept = ", preserved" if source.preserve else ""
+        kept = ", held out" if source.held else ", preserved" if source.preserve else ""
         lines.append(f"{number}. {source.label} at {source.strength:g} (CLIP {source.clip_strength:g}){kept}")
     lines.append("")
     lines += _block_lines(plan)

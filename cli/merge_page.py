@@ -21,8 +21,8 @@ from .charts import (
     tiles,
     tint,
 )
+from .described import size
 from .html import Html, joined, page, tag
-from .inspect import size
 from .pair_maps import pair_section
 
 TOP = 1.25  # the least end of the retention bars
@@ -80,7 +80,7 @@ def _sources(report: Report) -> Html:
 
 
 def _source(place: int, source: SourceReport, top: float) -> list[Html]:
-    kept = [tag("span", "preserved", class_="chip kept")] if source.preserve else []
+    kept = [tag("span", source.mark, class_="chip kept", title=source.held or None)] if source.mark else []
     lost = (
         [tag("span", f"{source.unmatched_count} without a place", class_="chip")]
         if source.unmatched_count

@@ -9,7 +9,7 @@ from ..core.errors import RecipeError
 from ..lora.factors import LowRank
 from ..merging.saving import Proof
 from .console import Console
-from .inspect import size
+from .described import size
 from .options import refuse_outputs
 from .output import json_path, write_json
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from math import isfinite
 
 from .file import NO_FACTORS, LoraFile
-from .headers import cut, number
+from .headers import cut, number, parsed
 from .told import Told, groups, told_scales
 
 SHOWN = 3
+
+STRONG = 8.0  # a scale that nobody trains with but by rank-stabilised LoRA
 
 _LIMITED = ("oft", "boft")  # their alpha limits a rotation and scales nothing; 0 is no limit
 
@@ -41,6 +43,7 @@ def find_alphas(file: LoraFile, *, read_values: bool) -> tuple[Alphas, list[str]
     problems += [_told(one, names, file) for one, names in groups(told)][:SHOWN]
     problems += unread
     problems += _orphans(file)
+    problems += _lacking(file, len(told))
     return Alphas(stored, len(file.modules) - stored, scales), problems
 
 
@@ -71,6 +74,7 @@ def _scales(file: LoraFile) -> tuple[dict[float, int], list[str]]:
             " file is damaged. Get it again."
         )
     problems += _traps(file, stored)
+    problems += _stabilised(file, stored)
     return dict(sorted(scales.items())), problems
 
 
@@ -93,6 +97,53 @@ def _traps(file: LoraFile, stored: list[tuple[float, int]]) -> list[str]:
             f" {most} times the strength."
         ]
     return []
+
+
+def _stabilised(file: LoraFile, stored: list[tuple[float, int]]) -> list[str]:
+    """Rank-stabilised LoRA: LyCORIS stores what loaders need, other writers alpha times √rank twice or never."""
+    arguments = parsed(file.tensors.metadata.get("ss_network_args", ""))
+    is_told = isinstance(arguments, dict) and str(arguments.get("rs_lora")).lower() == "true"
+    if is_told and any(module.format == "glora" for module in file.modules.values()):
+        return [
+            "Its header says rank-stabilised (`rs_lora`), and for GLoRA the trainer stores the alpha as it was asked"
+            " for: loaders divide it by the rank, where training divided it by the rank's square root."
+        ]
+    if is_told:
+        return []
+    strong = [(alpha, rank) for alpha, rank in stored if rank > 1 and alpha / rank > STRONG]
+    if not strong:
+        return []
+    alpha, rank = max(strong, key=lambda one: one[0] / one[1])
+    return [
+        f"Alpha is far above the rank in {_of(len(strong), file)}, at most {alpha:g} at rank {rank}, a scale of"
+        f" {alpha / rank:g}. Rank-stabilised training scales by alpha / √rank; a file that was converted twice looks"
+        " like this. If it burns at strength 1, divide its strength by the root of the rank."
+    ]
+
+
+def _lacking(file: LoraFile, told_count: int) -> list[str]:
+    """Alphas that are not there, where the program that wrote the file always writes them."""
+    plain = [
+        module for module in file.modules.values() if module.format == "lora" and module.parameter == "weight"
+    ]
+    without = [module for module in plain if "alpha" not in module.roles]
+    if not without or told_count:
+        return []
+    first = cut(without[0].name)
+    if len(without) < len(plain):
+        return [
+            f"{_of(len(without), file)} store no alpha, the first `{first}`, and the others do: loaders apply them at"
+            " scale 1. Programs that write alphas write all of them, so part of the file may have been lost or"
+            " merged in."
+        ]
+    rank = max(module.rank for module in plain)
+    is_kohya = file.tensors.metadata.get("ss_network_module", "").startswith("networks.")
+    if not (is_kohya and "lora_alloy.recipe" not in file.tensors.metadata) or rank == 1:
+        return []
+    return [
+        f"Its header is that of kohya's trainer, which always stores alphas, and none is here: loaders apply scale 1."
+        f" If the alphas were lost in a conversion, it is too strong by the rank over its alpha, up to {rank} times."
+    ]
 
 
 def _of(count: int, file: LoraFile) -> str:

@@ -36,6 +36,7 @@ class Entry:
         conflict_mode: where it acts: `all`, `low_conflict` where the stack agrees with it, `high_conflict` where it
             does not.
         key_filter: on which targets it acts: `all`, `shared_only`, `unique_only`, `audio_only`, `no_audio`.
+        held: why it is held out of the blend unasked, empty if it is not; None if that is to be decided.
     """
 
     file: LoraFile
@@ -44,6 +45,7 @@ class Entry:
     preserve: bool = False
     conflict_mode: str = "all"
     key_filter: str = "all"
+    held: str | None = None
 
     def __post_init__(self) -> None:
         for what, word, known in (

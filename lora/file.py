@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -149,21 +149,25 @@ def _format(name: str) -> Format:
     return next(one for one in FORMATS if name == one.NAME)
 
 
+@lru_cache(maxsize=20_000)
+def _split(tensor_name: str) -> tuple[str, str] | None:
+    """The module and the role of a tensor; kept, since the files of one trainer share their names."""
+    return next((found for one in FORMATS if (found := one.split(tensor_name))), None)
+
+
 def _grouped(infos: Mapping[str, TensorInfo]) -> tuple[dict[str, dict[str, TensorInfo]], list[str]]:
     grouped: dict[str, dict[str, TensorInfo]] = {}
     rest: list[str] = []
     for name, info in infos.items():
-        for one in FORMATS:
-            if found := one.split(name):
-                module, role = found
-                roles = grouped.setdefault(module, {})
-                if role in roles:
-                    # The same factor in two spellings under one name: which one is meant cannot be told.
-                    role = f"{role} again, as {name}"
-                roles[role] = info
-                break
-        else:
+        if (found := _split(name)) is None:
             rest.append(name)
+            continue
+        module, role = found
+        roles = grouped.setdefault(module, {})
+        if role in roles:
+            # The same factor in two spellings under one name: which one is meant cannot be told.
+            role = f"{role} again, as {name}"
+        roles[role] = info
     for name in [name for name in rest if name.endswith(ia3.COMPANION)]:
         roles = grouped.get(name.removesuffix(ia3.COMPANION), {})
         if "on_input" in roles:
@@ -271,6 +275,8 @@ def _modules(name: str, roles: Mapping[str, TensorInfo]) -> Iterator[Module | Pr
 
 def _strays(roles: Mapping[str, TensorInfo], foreign: str | None, made_of: list[str]) -> list[Account]:
     """Why roles are left over that no format took."""
+    if not roles:
+        return []
     reasons = dict(_STRAY)
     for name in made_of:
         reasons |= getattr(_format(name), "UNREAD", {})

@@ -13,11 +13,15 @@ from typing import Any
 
 from . import keys
 from .alphas import Alphas, find_alphas
+from .coverage import Coverage, coverage_of
+from .entries import Model
 from .file import LoraFile, open_lora
 from .formats import others
 from .formats import title as format_title
 from .headers import cut, parsed
-from .target import Target
+from .leading import target_of
+from .stretches import Stretch, stretches
+from .structural import Structural, structural_type
 from .trainers import Trainer, guess_trainer
 
 SHOWN = 5
@@ -48,6 +52,9 @@ class Inspection:
         base_model: what the header says of the base model.
         trigger: the header's trigger phrase.
         tags: the most frequent training tags, at most `SHOWN`.
+        structural: what kind of structural LoRA it is, with the evidence; None if nothing says so.
+        stretches: the rows of blocks that it changes, and which it leaves out.
+        coverage: what of it a given model has; None without one.
         problems: what the user should know, in sentences.
     """
 
@@ -70,36 +77,49 @@ class Inspection:
     base_model: dict[str, str]
     trigger: str
     tags: tuple[str, ...]
+    structural: Structural | None
+    stretches: tuple[Stretch, ...]
+    coverage: Coverage | None
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The inspection as JSON values; ranks and scales are keys, and so strings."""
         told: dict[str, Any] = asdict(self)
         told["path"] = str(self.path)
+        if self.structural is not None:
+            told["structural"] |= {"title": self.structural.title, "is_held": self.structural.is_held}
+        for row, given in zip(told["stretches"], self.stretches, strict=True):
+            row["counts"] = {str(block): count for block, count in given.counts.items()}
+            row["missing"] = given.missing
         told["ranks"] = {str(rank): count for rank, count in self.ranks.items()}
         told["alphas"]["scales"] = {f"{scale:g}": count for scale, count in self.alphas.scales.items()}
         return told
 
 
-def inspect_file(path: Path | str, *, read_alphas: bool = True) -> Inspection:
+def inspect_file(path: Path | str, *, read_alphas: bool = True, model: Model | None = None) -> Inspection:
     """Inspect one LoRA file.
 
     Args:
         path: the file.
         read_alphas: also read the alphas' values: one number a module, spread over the file.
+        model: say what of the file this model has; that reads the factors.
 
     Raises:
         FileError: the file is missing, damaged, or not a LoRA.
     """
-    file = open_lora(path)
+    return inspect_opened(open_lora(path), read_alphas=read_alphas, model=model)
+
+
+def inspect_opened(file: LoraFile, *, read_alphas: bool = True, model: Model | None = None) -> Inspection:
+    """Inspect an opened LoRA; the arguments are those of `inspect_file`."""
     metadata = file.tensors.metadata
     family = file.families[0] if file.families else None
-    targets = [_target(name, family) for name in file.modules]
+    targets = [target_of(name, family) for name in file.modules]
     alphas, alpha_problems = find_alphas(file, read_values=read_alphas)
     skipped = Counter(cut(one.reason) for one in file.accounts if one.state == "skipped")
     unknown = tuple(cut(one.tensor) for one in file.accounts if one.state == "unknown")
     return Inspection(
-        path=Path(path),
+        path=file.path or Path(file.label),
         size_bytes=file.tensors.size_bytes,
         formats=_formats(file),
         family=family.key if family else None,
@@ -118,6 +138,9 @@ def inspect_file(path: Path | str, *, read_alphas: bool = True) -> Inspection:
         base_model={key: cut(metadata[key]) for key in _BASE_MODEL if metadata.get(key)},
         trigger=cut(metadata.get("modelspec.trigger_phrase", "")),
         tags=_tags(metadata.get("ss_tag_frequency", "")),
+        structural=structural_type(file),
+        stretches=stretches(targets, family),
+        coverage=coverage_of(file, model) if model else None,
         problems=(
             *_unread(file),
             *_base_needed(file),
@@ -127,11 +150,6 @@ def inspect_file(path: Path | str, *, read_alphas: bool = True) -> Inspection:
             *_unknown_tensors(unknown),
         ),
     )
-
-
-def _target(name: str, family: keys.Family | None) -> Target:
-    route = keys.resolve(name, keys.key_map(family)) if family else None
-    return route.target if route else Target(keys.loose_name(name))
 
 
 def _formats(file: LoraFile) -> dict[str, int]:

@@ -28,6 +28,7 @@ from ..lora.stack import Entry, Group, Model, Stack, build_stack
 from . import formula
 from .cleaning import cleaner
 from .engine import patch_of, width_of
+from .holding import held_out
 from .plan import Plan, is_for, make_plan
 from .recipe import Recipe
 
@@ -136,7 +137,7 @@ def assembled(
             made[member.label] = plan
             members.append(Entry(InnerFile(member.label, stack, plan, device), member.weight))
         built = build_stack(members, model, recipe.partial, recipe.honour_metadata)
-        return replace(built, clean=cleaner(recipe))
+        return replace(held_out(built, recipe), clean=cleaner(recipe))
 
     stack = stack_of(tree)
     named = formula.places_of(tree)

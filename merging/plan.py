@@ -19,6 +19,7 @@ from ..core.threads import one_thread
 from ..lora.stack import Entry, Stack
 from ..lora.target import Part, Target
 from .blend import Blend, blend_group
+from .holding import held_notes, held_out
 from .methods.spherical import combined_norm
 from .recipe import Recipe
 from .scale import Branch, branch_factors, branch_gram, branch_scale
@@ -31,7 +32,10 @@ BRANCHES = ("model", "clip")
 
 @dataclass(frozen=True)
 class Source:
-    """One entry of the stack as the plan knows it."""
+    """One entry of the stack as the plan knows it.
+
+    `held` is why it is preserved though nobody asked for it; empty if somebody did, or it is blended.
+    """
 
     label: str
     sha256: str
@@ -40,6 +44,12 @@ class Source:
     preserve: bool
     conflict_mode: str = "all"
     key_filter: str = "all"
+    held: str = ""
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it is preserved because the user said so."""
+        return self.preserve and not self.held
 
 
 @dataclass(frozen=True)
@@ -148,6 +158,7 @@ def source_from_json(given: object) -> Source:
         preserve=as_flag(fields["preserve"]),
         conflict_mode=as_text(fields.get("conflict_mode", "all")),
         key_filter=as_text(fields.get("key_filter", "all")),
+        held=as_text(fields.get("held", "")),
     )
 
 
@@ -200,6 +211,7 @@ def make_plan(
         measured: one record per group, in their order.
         progress: told after every target, where element-wise work is sampled.
     """
+    stack = held_out(stack, recipe)
     related = smoothed({one.target: relation(stack, one) for one in measured}, recipe.smoothing, recipe.scope)
     pairs = zip(stack.groups, measured, strict=True)
     names = [name for name in BRANCHES if any(one.target.is_clip == (name == "clip") for one in measured)]
@@ -239,7 +251,12 @@ def make_plan(
         family=stack.family.key if stack.family else None,
         targets=tuple(targets),
         scales=scales,
-        notes=(*stack.notes, *mute_notes(stack, measured), *_cancelled(targets, blends)),
+        notes=(
+            *held_notes(stack.entries),
+            *stack.notes,
+            *mute_notes(stack, measured),
+            *_cancelled(targets, blends),
+        ),
     )
 
 
@@ -264,7 +281,8 @@ def _cancelled(targets: Sequence[TargetPlan], blends: Sequence[Blend]) -> list[s
 def is_for(plan: Plan, stack: Stack) -> bool:
     """Whether a plan was made for these files, strengths and targets; what the files are called is free."""
     made, given = (
-        [replace(one, label="") for one in sources] for sources in (plan.sources, sources_of(stack.entries))
+        [replace(one, label="", preserve=one.is_asked, held="") for one in sources]
+        for sources in (plan.sources, sources_of(stack.entries))
     )
     groups = [
         (group.target, group.shape, tuple(one.entry for one in group.contributions)) for group in stack.groups
@@ -283,6 +301,7 @@ def sources_of(entries: Sequence[Entry]) -> tuple[Source, ...]:
             entry.preserve,
             entry.conflict_mode,
             entry.key_filter,
+            (entry.held or "") if entry.preserve else "",
         )
         for entry in entries
     )

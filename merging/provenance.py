@@ -48,9 +48,10 @@ def find_sources(told: Described, folders: Sequence[Path]) -> list[Entry]:
                 file,
                 source.strength,
                 source.clip_strength,
-                source.preserve,
+                source.is_asked,
                 source.conflict_mode,
                 source.key_filter,
+                held=source.held,
             )
         )
     return found
@@ -74,7 +75,7 @@ def with_preserved(entries: Sequence[Entry], told: Described) -> list[Entry]:
     """The entries as they acted in the merge: preserved, by their modes and filters; known by their content."""
     acted: dict[str, set[tuple[bool, str, str]]] = {}
     for source in told.sources:
-        acted.setdefault(source.sha256, set()).add((source.preserve, source.conflict_mode, source.key_filter))
+        acted.setdefault(source.sha256, set()).add((source.is_asked, source.conflict_mode, source.key_filter))
     made = []
     for entry in entries:
         known = acted.get(entry.file.sha256, set())
@@ -85,13 +86,22 @@ def with_preserved(entries: Sequence[Entry], told: Described) -> list[Entry]:
     return made
 
 
+def as_decided(entries: Sequence[Entry], told: Described) -> list[Entry]:
+    """The entries, each held out of the blend or not as the merge decided; what files are called now is free."""
+    decided = {(source.sha256, source.is_asked): source.held for source in told.sources}
+    return [
+        replace(entry, held=decided.get((entry.file.sha256, entry.preserve))) if entry.held is None else entry
+        for entry in entries
+    ]
+
+
 def disagreements(entries: Sequence[Entry], told: Described) -> list[str]:
     """Where entries differ from what a merged file says it was made of, in sentences."""
     given = {(entry.file.sha256, entry.preserve): entry for entry in entries}
     sentences = []
     for source in told.sources:
-        entry = given.pop((source.sha256, source.preserve), None)
-        kept = ", preserved" if source.preserve else ""
+        entry = given.pop((source.sha256, source.is_asked), None)
+        kept = ", preserved" if source.is_asked else ""
         if entry is None:
             sentences.append(
                 f"It says it was made with `{source.label}` at {source.strength:g}{kept}; that was not given."

@@ -59,6 +59,8 @@ class Recipe:
         tolerance: the relative error a smaller rank may cost, 0 for none; preserved LoRAs stay exactly.
         dtype: of the result's factors; `auto` is the widest of the inputs.
         partial: go on without modules that are not read.
+        hold_structural: hold LCM, Lightning, Turbo, Hyper, DPO, edit and other structural LoRAs out of the blend and
+            add them on top, exactly, like preserved ones.
         honour_metadata: take scales from headers, and from settings beside files, where files store no alpha;
             loaders apply 1.
         scope: `target` chooses a method for every weight, `global` one for the model and one for the text encoders,
@@ -97,6 +99,7 @@ class Recipe:
     tolerance: Annotated[float, Span(0.0, 1.0)] = 0.0
     dtype: Dtype = "auto"
     partial: bool = False
+    hold_structural: bool = True
     honour_metadata: bool = False
     scope: Scope = "target"
     strategy_set: StrategySet = "full"

@@ -22,7 +22,7 @@ LOSSY = 0.01
 
 @dataclass(frozen=True)
 class SourceReport:
-    """One entry: what it brought and what is left of it.
+    """One entry: what it brought and what is left of it; `held` is why it is preserved though nobody asked.
 
     `norm` is that of all its deltas at its strengths; `retention` and `blocks` are relative to its strength.
     """
@@ -37,6 +37,12 @@ class SourceReport:
     norm: float
     retention: float
     blocks: dict[str, float]
+    held: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What became of it, in a word or two, if it took no part in the blend."""
+        return "" if not self.preserve else "held out" if self.held else "preserved"
 
 
 @dataclass(frozen=True)
@@ -133,6 +139,7 @@ def _sources(
             loud[index],
             left[index].overall,
             left[index].blocks,
+            source.held,
         )
         for index, source in enumerate(plan.sources)
     )
@@ -185,7 +192,7 @@ def _lines(report: Report) -> list[str]:
             f"{source.label:<{width}} "
             f" {source.strength:8.3g}{source.clip_strength:8.3g}{source.target_count:9d}"
             f"{source.mean_rank:6.0f}{source.norm:9.3g}{percent(source.retention):>7}"
-            + ("  preserved" if source.preserve else "")
+            + (f"  {source.mark}" if source.mark else "")
         )
     lines += ["", *pair_lines(report.pairs), ""] if report.pairs else [""]
     methods = ", ".join(f"{method} {count}" for method, count in report.methods.items())

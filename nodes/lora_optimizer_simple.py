@@ -1,6 +1,7 @@
 """LoRA Optimizer: a stack in, a model out, with the defaults that need no tuning."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..merging.recipe import Recipe
@@ -67,6 +68,16 @@ class LoRAOptimizerSimple:
                     OPTIMIZER_SETTINGS,
                     {"tooltip": "From LoRA Optimizer Settings: how to merge. Without them the defaults."},
                 ),
+                "hold_structural": (
+                    "BOOLEAN",
+                    {
+                        "default": True,
+                        "label_on": "held out",
+                        "label_off": "blended",
+                        "tooltip": "LCM, Lightning, Turbo, Hyper, DPO and edit LoRAs are kept out of the blend and"
+                        " added on top, exactly; the report names them.",
+                    },
+                ),
             },
         }
 
@@ -79,6 +90,7 @@ class LoRAOptimizerSimple:
         clip_strength_multiplier: float = 1.0,
         tuner_data: object | None = None,
         settings: Mapping[str, Any] | None = None,
+        hold_structural: bool = True,
     ) -> tuple[Any, Any, str, None, dict[str, Any] | None]:
         """Merge and apply; see `optimizing.optimize`."""
         config = candidate(tuner_data) if settings is None else None
@@ -86,5 +98,6 @@ class LoRAOptimizerSimple:
             recipe = recipe_of_candidate(config)
         else:
             recipe = Recipe() if settings is None else recipe_of(settings)
+        recipe = replace(recipe, hold_structural=bool(hold_structural))
         done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
         return done.model, done.clip, done.report, None, done.lora_data

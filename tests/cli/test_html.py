@@ -10,8 +10,11 @@ from lora_alloy.analysis.report import make_analysis
 from lora_alloy.api import analyze, merge
 from lora_alloy.cli.analysis_page import analysis_page
 from lora_alloy.cli.html import VOID, Html, tag
+from lora_alloy.cli.inspect_page import inspect_page
 from lora_alloy.cli.merge_page import merge_page
+from lora_alloy.lora.estimate import estimate_merge
 from lora_alloy.lora.file import lora_in_memory
+from lora_alloy.lora.inspection import inspect_opened
 from lora_alloy.lora.stack import Entry
 from lora_alloy_testing.small_loras import SDXL
 
@@ -113,3 +116,27 @@ def test_text_is_escaped_and_html_is_not():
     assert tag("b", "1 < 2", tag("i", "x"), title='"&') == '<b title="&quot;&amp;">1 &lt; 2<i>x</i></b>'
     assert tag("td", class_=None) == "<td></td>"
     assert isinstance(tag("p"), Html)
+
+
+def inspected(count: int) -> str:
+    """The page of files with hostile names and headers, ranks and blocks of all kinds."""
+    files = []
+    for place in range(count):
+        tensors = {}
+        for block in range(place + 1):
+            name = f"{HOSTILE}.double_blocks.{block}.proj"
+            tensors[f"{name}.lora_up.weight"] = torch.ones(8, place + 1 + block % 2)
+            tensors[f"{name}.lora_down.weight"] = torch.ones(place + 1 + block % 2, 8)
+        told = dict.fromkeys(("modelspec.trigger_phrase", "ss_sd_model_name", "ss_output_name"), HOSTILE)
+        files.append(lora_in_memory(f"lcm-lora-sdxl {HOSTILE} {place}", tensors, told))
+    return inspect_page([inspect_opened(file) for file in files], [HOSTILE], estimate_merge(files))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 16])
+def test_the_page_of_an_inspection_is_sound_and_no_header_is_markup(count):
+    page = inspected(count)
+    seen = outline(page)
+    assert {name for name, _ in seen.found} & {"script", "img", "link", "iframe", "object"} == set()
+    for name, attributes in seen.found:
+        assert not any(key.startswith("on") or key in ("src", "href") for key in attributes), name
+    assert 'alert("1")' in seen.text and not re.search(r"url\(|@import|https?:", page)

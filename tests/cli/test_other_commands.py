@@ -64,7 +64,7 @@ def test_main_takes_its_words_from_the_process_if_none_are_given(monkeypatch, ca
 
 def test_inspect_tells_machines_too(run, loras):
     told = json.loads(run("inspect", *loras, "--json", "-").out)
-    assert told.keys() == {"tool", "command", "files", "failed"}
+    assert told.keys() == {"tool", "command", "files", "failed", "merge"}
     assert [file["ranks"] for file in told["files"]] == [{"8": 5}, {"4": 4}, {"6": 4}]
     assert told["files"][0]["alphas"] == {"stored_count": 5, "missing_count": 0, "scales": {"0.25": 5}}
     assert told["failed"] == []
@@ -163,3 +163,22 @@ def test_the_reference_names_every_command_and_flag(run):
         shown = run(command, "--help").out
         for flag in {*re.findall(r"(?<![\w-])--[a-z-]+", shown)} - {"--help"}:
             assert f"`{flag}" in text, f"{command} {flag}"
+
+
+def test_inspect_writes_a_page_and_an_estimate(run, loras, tmp_path):
+    page, told = tmp_path / "page.html", tmp_path / "told.json"
+    seen = run("inspect", *loras, "--html", page, "--json", told)
+    assert seen.code == 0 and "A merge takes about" in seen.out
+    assert "3 LoRA files" in page.read_text(encoding="utf-8")
+    merge = json.loads(told.read_text())["merge"]
+    assert merge["target_count"] == 5 and merge["peak_bytes"] > merge["result_bytes"] > 0
+    assert "exists already" in run("inspect", *loras, "--html", page).err
+
+
+def test_inspect_says_what_a_model_has(run, loras, tmp_path):
+    weight = "input_blocks.4.1.transformer_blocks.0.attn2.to_k.weight"
+    base = tmp_path / "base.safetensors"
+    save_file({f"model.diffusion_model.{weight}": torch.zeros(640, 2048)}, base)
+    seen = run("inspect", loras[2], "--model", base)
+    assert "1 of 4 modules are in base.safetensors" in seen.out
+    assert "is a LoRA" in run("inspect", loras[2], "--model", loras[0]).err

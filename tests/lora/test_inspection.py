@@ -1,6 +1,7 @@
 """What a file is, from its header: hostile headers included."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -167,3 +168,56 @@ def test_hostile_headers_are_cut(tmp_path):
     assert len(seen.base_model["ss_sd_model_name"]) <= 301
     assert all(len(tag) <= 301 for tag in seen.tags)
     assert len(json.dumps(seen.to_json())) < 5000
+
+
+KOHYA = {"ss_network_module": "networks.lora"}
+
+
+def without_alphas(path, count, metadata):
+    """A file of kohya's names that has lost some of its alphas."""
+    tensors = load_file(write_small(path))
+    for name in list(SDXL)[:count]:
+        del tensors[f"{name}.alpha"]
+    save_file(tensors, path, metadata)
+    return inspect_file(path).problems
+
+
+def test_kohyas_trainer_without_an_alpha_is_suspicious(tmp_path):
+    said = without_alphas(tmp_path / "ink.safetensors", 4, KOHYA)
+    assert len(said) == 1 and "always stores alphas" in said[0] and "up to 4 times" in said[0]
+    assert without_alphas(tmp_path / "own.safetensors", 4, {}) == ()
+
+
+def test_alphas_of_a_part_alone_are_suspicious(tmp_path):
+    said = without_alphas(tmp_path / "ink.safetensors", 1, {})
+    assert len(said) == 1 and "1 of 4 modules store no alpha" in said[0]
+
+
+@pytest.mark.parametrize(("alpha", "is_odd"), [(4.0, False), (8.0, False), (64.0, True)])
+def test_a_scale_that_nobody_trains_with_is_told(tmp_path, alpha, is_odd):
+    seen = inspect_file(write_small(tmp_path / "ink.safetensors", rank=4, alpha=alpha))
+    assert bool(seen.problems) == is_odd
+    told = {"ss_network_args": '{"rs_lora": "True"}'}
+    assert (
+        inspect_file(write_small(tmp_path / "rs.safetensors", rank=4, alpha=alpha, metadata=told)).problems
+        == ()
+    )
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="only Linux counts what a process reads")
+def test_large_tensors_are_not_read(tmp_path):
+    path = tmp_path / "large.safetensors"
+    tensors = {}
+    for name, (rows, columns) in SDXL.items():
+        tensors[f"{name}.lora_up.weight"] = torch.zeros(rows, 512)
+        tensors[f"{name}.lora_down.weight"] = torch.zeros(512, columns)
+        tensors[f"{name}.alpha"] = torch.tensor(256.0)
+    save_file(tensors, path)
+
+    def read_bytes() -> int:
+        return int(Path("/proc/self/io").read_text().split()[1])
+
+    inspect_file(path)  # whatever is loaded once
+    before = read_bytes()
+    inspect_file(path)
+    assert path.stat().st_size > 20_000_000 and read_bytes() - before < 50_000
