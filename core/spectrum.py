@@ -25,7 +25,7 @@ def spectrum(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def effective_rank(values: Tensor) -> float:
-    """`exp(H)` of singular values as shares of their sum: how many would do if all were alike; 0 if all are 0."""
+    """`exp(H)` of singular values as shares of their sum (Roy and Vetterli, 2007); 0 if all are 0."""
     total = values.sum()
     shares = values / total.clamp(min=torch.finfo(values.dtype).tiny)
     return float(torch.exp(-torch.special.xlogy(shares, shares).sum())) if float(total) > 0 else 0.0
@@ -48,7 +48,7 @@ def leading(matrix: Tensor, values: Tensor, vectors: Tensor, count: int) -> tupl
     inner, outer = (kept * root).to(matrix.dtype), (kept / root).to(matrix.dtype)
     if matrix.shape[0] <= matrix.shape[1]:
         return inner, outer.T @ matrix
-    return matrix @ outer, inner.T
+    return matrix @ outer, inner.T.contiguous()
 
 
 def _gram(matrix: Tensor) -> Tensor:
