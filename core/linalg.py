@@ -87,31 +87,6 @@ def truncate_dense(matrix: Tensor, rank: int | None, tolerance: float) -> tuple[
         size *= 2
 
 
-def effective_factors(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Factors of a matrix with its effective rank: the singular values beyond the exponential of their entropy go.
-
-    The spectrum is that of all of it, from the eigenvalues of the smaller Gram matrix in float64: exact but for
-    values below 1e-8 of the largest, which add nothing to the entropy that float32 could tell.
-
-    Args:
-        matrix: `(o, i)` float32, not zero.
-
-    Returns:
-        `up (o, k)`, `down (k, i)`, `k` the rounded effective rank (Roy and Vetterli, 2007), the singular values
-        shared between them.
-    """
-    is_wide = matrix.shape[0] <= matrix.shape[1]
-    wide = (matrix if is_wide else matrix.T).double()
-    energies, vectors = torch.linalg.eigh(wide @ wide.T)
-    values = energies.clamp(min=0).sqrt().flip(0)
-    shares = values / values.sum()
-    keep = min(max(1, round(float(torch.exp(-torch.xlogy(shares, shares).sum())))), len(values))
-    space = vectors.flip(1)[:, :keep]
-    root = values[:keep].clamp(min=torch.finfo(torch.float64).tiny).sqrt()
-    one, other = (space * root).float(), ((space / root).T @ wide).float()
-    return (one, other) if is_wide else (other.T.contiguous(), one.T.contiguous())
-
-
 def may_be_thin(matrix: Tensor, rank: int, tolerance: float) -> bool:
     """Whether some rows of a matrix leave it possible that factors of this rank tell all of it to this error.
 

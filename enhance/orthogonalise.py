@@ -1,69 +1,117 @@
-"""DO-merging: make the directions of LoRAs orthogonal, and keep their norms (after arXiv:2505.15875).
+"""DO-merging: LoRAs get orthogonal directions and keep their norms (after arXiv:2505.15875).
 
-Source: seed, Merge Algorithms: DO-Merging: modified Gram-Schmidt by descending norm. Everything happens in the span
-of the deltas, so their Gram matrix is enough. Rulings (`design.md` §3): LoRAs whose cosine is beyond 0.9 leave each
-other alone, for what an orthogonalisation leaves of a duplicate is noise; `symmetric` is Löwdin's orthogonalisation,
-which treats all alike. The paper itself moves the factors by gradient descent.
+Source: seed, Quality Enhancements: DO-Merging: modified Gram-Schmidt by descending norm. (The paper moves the factors
+by gradient descent on a loss of the same intent.) It recombines the LoRAs, so the Gram matrix is enough. Departures, by
+`design.md` §3 or for the reasons given:
+
+- LoRAs whose cosine is beyond 0.9, and chains of such, leave each other alone: what an orthogonalisation leaves of a
+  duplicate is noise. So does a LoRA that lies all but within the span of the others.
+- LoRAs of one norm have no first: they are made orthogonal symmetrically, whatever their order in the stack.
+- `symmetric` does that with all of them (Löwdin, 1950): together they turn as little as possible.
 """
 
 import torch
 from torch import Tensor
 
 ALIKE = 0.9
-SMALL = 1e-10
+SAME_NORM = 1e-6
+SPARE = 0.1  # of a direction's length outside the span of others; with less it has no room to turn in
+DUPLICATE = 1e-6  # eigenvalues of cosines below are those of duplicates
 
 
 def matrix(gram: Tensor, *, symmetric: bool = False) -> Tensor:
-    """Row j has the coefficients of the j-th LoRA's new delta.
+    """Row `j` has the coefficients of the new delta of LoRA `j`.
 
     Args:
         gram: `(n, n)` float64, dot products of the deltas.
-        symmetric: orthogonalise all alike, not the weaker against the stronger.
+        symmetric: turn all LoRAs alike, and not the smaller ones out of the way of the larger.
 
     Returns:
-        `(n, n)`; the norm of every new delta is that of the old one.
+        `(n, n)`; every new delta has its old norm. A delta of zeros stays one.
     """
     norms = gram.diagonal().clamp(min=0).sqrt()
-    bottom = norms[:, None] * norms
-    cosines = torch.where(bottom > 0, gram / bottom.clamp(min=1e-300), 0)
-    directions = _lowdin(cosines) if symmetric else _gram_schmidt(cosines, _order(norms, cosines))
-    # From directions back to deltas: each new one at its old norm, of old ones at strength 1.
-    made = directions * norms[:, None] / norms.clamp(min=1e-300)
-    return torch.where((norms > 0)[:, None] & (norms > 0), made, torch.eye(len(gram), dtype=gram.dtype))
+    divisors = torch.where(norms > 0, norms, 1.0)
+    cosines = gram / divisors[:, None] / divisors
+    cosines = torch.where(torch.eye(len(gram), dtype=torch.bool, device=gram.device), 1.0, cosines)
+    are_alike = _alike(cosines)
+    if symmetric:
+        made = _symmetric(cosines, are_alike)
+    else:
+        made = _one_by_one(cosines, are_alike, _groups(norms))
+    return made * norms[:, None] / divisors
 
 
-def _order(norms: Tensor, cosines: Tensor) -> list[int]:
-    # Equal norms go by likeness to the rest: never by their place in the stack.
-    likeness = cosines.sum(1)
-    return sorted(range(len(norms)), key=lambda k: (-float(norms[k]), -float(likeness[k])))
+def _alike(cosines: Tensor) -> Tensor:
+    """Which LoRAs leave each other alone, `(n, n)` bool: those beyond the limit, and chains of such."""
+    reached = (cosines.abs() > ALIKE).double()
+    for _ in range(len(cosines).bit_length()):
+        reached = (reached @ reached > 0).double()
+    return reached > 0
 
 
-def _gram_schmidt(cosines: Tensor, order: list[int]) -> Tensor:
-    made = torch.eye(len(cosines), dtype=cosines.dtype)
-    for place, index in enumerate(order):
-        row = made[index].clone()
-        for other in order[:place]:
-            if abs(float(cosines[index, other])) > ALIKE:
-                continue
-            row = row - (row @ cosines @ made[other]) * made[other]
-        size = float((row @ cosines @ row).clamp(min=0).sqrt())
-        # What lies within the span of the others has no direction of its own, and stays as it was.
-        made[index] = row / size if size > SMALL**0.5 else made[index]
+def _groups(norms: Tensor) -> list[list[int]]:
+    """The LoRAs by descending norm, those of one norm together."""
+    sizes = norms.tolist()
+    groups: list[list[int]] = []
+    last = float("inf")
+    for index in sorted(range(len(sizes)), key=lambda k: -sizes[k]):
+        if not groups or sizes[index] < last * (1 - SAME_NORM):
+            groups.append([])
+        groups[-1].append(index)
+        last = sizes[index]
+    return groups
+
+
+def _one_by_one(cosines: Tensor, are_alike: Tensor, groups: list[list[int]]) -> Tensor:
+    """Gram-Schmidt on directions: each group clears the span of those before it, then its own members."""
+    made = torch.eye(len(cosines), dtype=cosines.dtype, device=cosines.device)
+    before: list[int] = []
+    for group in groups:
+        rows = torch.stack([_cleared(made, cosines, index, before, are_alike) for index in group])
+        inner = _symmetric(rows @ cosines @ rows.T, are_alike[group][:, group])
+        made[group] = inner @ rows
+        before += group
     return made
 
 
-def _lowdin(cosines: Tensor) -> Tensor:
-    """`C^(-1/2)` in groups: LoRAs that are alike stay as they are, and orthogonal are made the rest."""
-    made = torch.eye(len(cosines), dtype=cosines.dtype)
-    alike = (cosines.abs() > ALIKE) & ~torch.eye(len(cosines), dtype=torch.bool)
-    free = torch.nonzero(~alike.any(1)).flatten()
-    if len(free) < 2:
-        return made
+def _cleared(made: Tensor, cosines: Tensor, index: int, before: list[int], are_alike: Tensor) -> Tensor:
+    """A direction without what it has in the span of those before it that are not like it, at length 1."""
+    others = made[[k for k in before if not are_alike[index, k]]]
+    rest = made[index] - _shadow(others @ cosines @ others.T, others @ cosines @ made[index]) @ others
+    length = float((rest @ cosines @ rest).clamp(min=0).sqrt())
+    return rest / length if length >= SPARE else made[index]
+
+
+def _shadow(inner: Tensor, across: Tensor) -> Tensor:
+    """Coefficients of a direction's projection onto others, from their cosines and its own with them."""
+    # Two of the others may be duplicates; what they differ in is not a direction to keep clear of.
+    return torch.linalg.pinv(inner, rtol=DUPLICATE, hermitian=True) @ across
+
+
+def _symmetric(cosines: Tensor, are_alike: Tensor) -> Tensor:
+    """The nearest directions that are orthogonal where they are not alike, and keep their cosines where they are.
+
+    With `T` for the cosines to be, those are `T½ (T½ C T½)^-½ T½`; where nobody is alike, Löwdin's `C^-½`.
+    """
+    made = torch.eye(len(cosines), dtype=cosines.dtype, device=cosines.device)
+    free = [k for k in range(len(cosines)) if _has_room(cosines, k, ~are_alike[k])]
     inner = cosines[free][:, free]
-    values, vectors = torch.linalg.eigh(inner)
-    if float(values[0]) <= SMALL:
-        return made
-    root = vectors @ torch.diag(values.rsqrt()) @ vectors.T
-    for place, index in enumerate(free.tolist()):
-        made[index, free] = root[place]
+    half = _power(torch.where(are_alike[free][:, free], inner, 0.0), 0.5)
+    turned = half @ _power(half @ inner @ half, -0.5) @ half
+    lengths = (turned @ inner * turned).sum(1).clamp(min=0).sqrt()
+    for place, index in enumerate(free):
+        made[index, free] = turned[place] / lengths[place]
     return made
+
+
+def _has_room(cosines: Tensor, index: int, is_other: Tensor) -> bool:
+    """Whether a direction lies clear enough of the span of others to be turned out of it."""
+    across = cosines[index, is_other]
+    return float(across @ _shadow(cosines[is_other][:, is_other], across)) <= 1 - SPARE**2
+
+
+def _power(form: Tensor, exponent: float) -> Tensor:
+    """A power of a symmetric matrix without negative eigenvalues; of those that are rounding, 0."""
+    values, vectors = torch.linalg.eigh((form + form.T) / 2)
+    powers = torch.where(values > DUPLICATE**2, values.clamp(min=DUPLICATE**2) ** exponent, 0.0)
+    return (vectors * powers) @ vectors.T

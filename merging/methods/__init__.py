@@ -1,8 +1,8 @@
 """The merge methods, one file each. A method's kind is told by what its module exports (`design.md` §2).
 
-- `coefficients(gram, strengths)`: a combination; exact, and done in factors.
-- `merge(deltas, strengths)`: element by element, on row tiles, with `partial` for what it needs of the whole target
-  and `finish` for what it does to it.
+- `coefficients(gram, strengths)`: a combination of the deltas; exact, and done in factors.
+- `merge(deltas, strengths)`: element by element, on row tiles; with `partial` for what it must know of the whole target
+  first, and `finish` for what is done to the whole result.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,23 +30,28 @@ METHODS: Registry[ModuleType] = Registry(
 __all__ = ["METHODS", "degree", "is_linear", "shares_basis", "verb"]
 
 
-def is_linear(module: ModuleType) -> bool:
-    """Whether a method's result is a combination of the deltas."""
-    return hasattr(module, "coefficients")
+def is_linear(method: ModuleType) -> bool:
+    """Whether a method only combines the deltas, and works from their Gram matrix."""
+    return hasattr(method, "coefficients")
 
 
-def shares_basis(module: ModuleType) -> bool:
-    """Whether a method works in KnOTS' shared basis."""
-    return getattr(module, "SHARES_BASIS", False)
+def shares_basis(method: ModuleType) -> bool:
+    """Whether a method works on coordinates in KnOTS' shared basis."""
+    return getattr(method, "SHARES_BASIS", False)
 
 
-def verb(module: ModuleType) -> Callable[..., Any]:
+def verb(method: ModuleType) -> Callable[..., Any]:
     """The function whose signature has a method's parameters."""
-    return module.coefficients if is_linear(module) else module.merge
+    return method.coefficients if is_linear(method) else method.merge
 
 
-def degree(module: ModuleType, settings: Mapping[str, Any]) -> int:
-    """How a result grows with a common factor of the strengths: 0 not at all, 1 with it."""
-    if hasattr(module, "DEGREE"):
-        return module.DEGREE
-    return module.degree(**{name: settings[name] for name in settable(module.degree) if name in settings})
+def degree(method: ModuleType, settings: Mapping[str, Any]) -> int:
+    """How a result goes with a common factor of the strengths: 0 not at all, 1 along with it.
+
+    Args:
+        method: its module.
+        settings: by name; what the degree depends on is read, the rest is not.
+    """
+    if hasattr(method, "DEGREE"):
+        return method.DEGREE
+    return method.degree(**{name: settings[name] for name in settable(method.degree) if name in settings})

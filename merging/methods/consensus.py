@@ -1,52 +1,66 @@
-"""Consensus: weigh entries by their importance, calibrate the norm, keep the effective rank.
+"""Consensus: weigh entries by their importance, bring back the norm, keep the effective rank.
 
-Source: seed, Merge Algorithms: Consensus. Its stages are named after Fisher-weighted averaging (arXiv:2111.09832, with
-`Δ²` for the Fisher information), MAGIC's calibration and MonoSoup (arXiv:2602.09689; the paper weighs both parts of the
-spectrum anew, the seed cuts). Rulings (`design.md` §3): the spectrum is exact and of any rank, convolutions included.
+Source: seed, Merge Algorithms: Consensus, whose three stages are named after Fisher-weighted averaging
+(arXiv:2111.09832, with Δ² for the Fisher information), MAGIC's calibration, and MonoSoup (arXiv:2602.09689; the paper
+weighs both parts of the spectrum anew, the seed cuts the smaller one off, and so do we). The seed restores no norm
+after the cut: the result is as much softer as the directions that went. Rulings (`design.md` §3): the spectrum is
+exact, of any rank, and convolutions are cut like any other matrix. Departure: where the LoRAs all but cancel, stage 1
+is all that is done, for what is left is mostly rounding, and would be made as loud as a LoRA.
 """
 
 import torch
 from torch import Tensor
 
-from ...core.linalg import effective_factors
+from ...core.spectrum import effective_rank, leading, spectrum
 from .spherical import ANTIPODAL
 
 DEGREE = 0
 
 
 def merge(deltas: Tensor, strengths: Tensor) -> Tensor:
-    """Stage 1: `Σ w Δ³ / Σ |w| Δ²` in every entry, 0 where all are 0.
+    """Stage 1, `Σ w Δ³ / Σ |w| Δ²`: large changes decide, and small ones do not thin them out.
 
     Args:
         deltas: `(n, t, c)`.
         strengths: `(n,)`.
+
+    Returns:
+        `(t, c)`, 0 where all are 0.
     """
-    # Relative to the largest of an entry: squares of small numbers would fall out of float32's range.
+    # Relative to the largest of an entry: the squares of small numbers fall out of float32's range.
     largest = deltas.abs().amax(0)
-    relative = deltas / largest.clamp(min=torch.finfo(torch.float32).tiny)
-    weights = relative.square() * strengths.abs()[:, None, None]
-    below = weights.sum(0)
-    top = (weights * relative * torch.sign(strengths)[:, None, None]).sum(0)
-    return torch.where(below > 0, largest * top / below.clamp(min=torch.finfo(torch.float32).tiny), 0)
+    unit = torch.where(largest > 0, largest, 1.0)
+    above, below = torch.zeros_like(largest), torch.zeros_like(largest)
+    for delta, strength in zip(deltas, strengths, strict=True):
+        part = delta / unit
+        weight = part.square() * strength.abs()
+        below += weight
+        above += weight * part * torch.sign(strength)
+    return largest * above / torch.where(below > 0, below, 1.0)
 
 
-def finish(merged: Tensor, strengths: Tensor, *, norms: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-    """Stages 2 and 3: bring the norm to the weighted mean of the inputs', then keep the effective rank.
+def finish(merged: Tensor, strengths: Tensor, *, norms: Tensor) -> tuple[Tensor, Tensor] | Tensor:
+    """Stages 2 and 3: the norm becomes `Σ|w|‖Δ‖ / Σ|w|`, then `round(exp(H))` singular values stay.
+
+    `H` is the entropy of the singular values as shares of their sum.
 
     Args:
-        merged: `(o, c)`.
+        merged: `(o, c)`, of the whole target.
         strengths: `(n,)`.
         norms: `(n,)` float64, of the deltas.
 
     Returns:
-        Factors `(o, r)` and `(r, c)`, `r` the exponential of the spectrum's entropy; `(1, c)` for a single row.
-        Where the deltas all but cancel, the result as it is: there is no norm to bring it to.
+        Factors `(o, r)` and `(r, c)`; or values `(o, c)`, of a single row or column, which has one singular value, and
+        where the LoRAs all but cancel: those are `merged` as it is.
     """
-    shares = strengths.abs().double().cpu() / strengths.abs().double().sum().cpu()
     present = float(torch.linalg.vector_norm(merged, dtype=torch.float64))
-    expected = float(shares @ norms)
+    shares = strengths.double().abs().cpu()
+    expected = float((shares @ norms.double().cpu()) / shares.sum())
     if present <= ANTIPODAL * expected:
-        # What is left of a cancellation would be lifted to a LoRA's norm, and its rounding with it.
         return merged
-    calibrated = merged * (expected / present)
-    return calibrated if min(merged.shape) == 1 else effective_factors(calibrated)
+    factor = expected / present
+    if min(merged.shape) == 1:
+        return merged * factor
+    values, vectors = spectrum(merged)
+    up, down = leading(merged, values, vectors, max(1, round(effective_rank(values))))
+    return up * factor**0.5, down * factor**0.5

@@ -13,6 +13,7 @@ DEGREE = 0
 STEPS = 1000  # a dozen do for a usual stack; directions almost all round take hundreds
 PATIENCE = 8  # steps without gain: what is left of the pull is rounding
 CLOSE = 1e-10
+ACROSS = -0.999
 
 
 def coefficients(gram: Tensor, strengths: Tensor) -> Tensor:
@@ -52,7 +53,8 @@ def _mean_direction(unit: Tensor, shares: Tensor, mean: Tensor) -> Tensor:
     for _ in range(STEPS):
         cosine = (unit @ mean).clamp(-1 + CLOSE, 1 - CLOSE)
         angle = torch.arccos(cosine)
-        pull = shares * angle / torch.sin(angle)
+        # What lies straight across has no shortest way here: duplicates of opposed strengths pull nowhere.
+        pull = torch.where(cosine > ACROSS, shares * angle / torch.sin(angle), 0.0)
         step = pull - (pull @ cosine) * mean
         length = combined_norm(unit, step)
         idle = 0 if length < shortest else idle + 1

@@ -1,11 +1,12 @@
-"""KnOTS-TIES: TIES in a basis that the LoRAs share (Stoica et al., arXiv:2410.19735).
+"""KnOTS-TIES: TIES in a basis that all LoRAs share (Stoica et al., arXiv:2410.19735).
 
-The deltas are brought into one basis by an SVD of all of them side by side; TIES trims, elects and averages their
-coordinates there, and the basis brings the result back. The result has the rank of the basis.
+`enhance/knots.py` brings the deltas of a target into one basis; TIES trims, elects and averages their coordinates
+there, and the basis brings the result back, at the rank of the basis. Two LoRAs that do the same in other directions
+meet in those coordinates, where entry by entry they would pass for unrelated.
 """
 
-from .ties import SPARSIFIER, degree, merge, partial
+from .ties import SPARSIFIER, degree, merge, partial, settled_vote
 
 SHARES_BASIS = True
 
-__all__ = ["SHARES_BASIS", "SPARSIFIER", "degree", "merge", "partial"]
+__all__ = ["SHARES_BASIS", "SPARSIFIER", "degree", "merge", "partial", "settled_vote"]

@@ -1,12 +1,14 @@
-"""TIES: trim, elect a sign for every entry, average those that agree with it (Yadav et al., arXiv:2306.01708).
+"""TIES: trim, elect a sign for every entry, average the LoRAs that have it (Yadav et al., arXiv:2306.01708).
 
-Source: seed, Merge Algorithms: TIES. The trim is a sparsifier (`sparsify/trim.py`), which any other may replace.
-Departures, all by `design.md` §3 or the paper:
+Source: seed, Merge Algorithms: TIES, and Column-Wise Conflict Resolution. The trim is a sparsifier of its own, which
+any other may replace. A LoRA of negative strength is turned round first, and is then one of positive strength.
+Departures, by `design.md` §3:
 
-- a negative strength turns its LoRA around before the vote;
-- `total` votes weigh `w · Δ`, what is merged, where the seed weighs Δ alone; equal for equal strengths;
-- a vote without outcome goes to the sign that won most entries of the target, as in the paper, not to plus;
-- the divisor is the seed's `Σ|w|` of those that agree, or the paper's count of them (`divisor="count"`).
+- `total` votes count what is merged, `w Δ`; the seed counts Δ alone, so that a LoRA at a tenth of its strength could
+  turn the others away. Where all strengths are of one size there is no difference.
+- A vote without outcome goes to the sign that wins most entries of the target, as in the paper; the seed leaves it
+  open, and a plus throughout would favour one direction.
+- The seed divides by `Σ|w|` of those that agree, the paper by their number: `divisor` has both.
 """
 
 import torch
@@ -15,31 +17,45 @@ from torch import Tensor
 from ..recipe_words import Divisor, Unit, Vote
 
 SPARSIFIER = "trim"
-TWOFOLD = 2.0 * (1 + 1e-6)  # exactly twice, but for rounding, is not more than twice
+RATIO = 2.0 * (1 + 1e-6)  # norms that are exactly twofold, but for rounding, are not more than twofold
 
 
 def degree(*, divisor: Divisor = "mass") -> int:
-    """0 if the result is blind to a common factor of the strengths, 1 if it grows with it."""
+    """How the result goes with a common factor of the strengths: 0 not at all, 1 along with it.
+
+    Args:
+        divisor: as for `merge`.
+    """
     return 1 if divisor == "count" else 0
 
 
 def settled_vote(vote: str, gram: Tensor, strengths: Tensor) -> str:
-    """The vote that `auto` stands for: by mass where the LoRAs, at their strengths, differ more than twofold.
+    """The vote that `auto` stands for: `total` where the LoRAs, at their strengths, differ more than twofold.
 
     Args:
-        vote: `auto`, or a vote that is settled.
+        vote: as for `merge`; what is not `auto` is settled already.
         gram: `(n, n)`, dot products of the deltas at strength 1.
         strengths: `(n,)`.
     """
     if vote != "auto":
         return vote
-    loud = strengths.abs() * gram.diagonal().clamp(min=0).sqrt()
-    loud = loud[loud > 0]
-    return "total" if len(loud) and float(loud.max()) > TWOFOLD * float(loud.min()) else "frequency"
+    norms = strengths.abs() * gram.diagonal().clamp(min=0).sqrt()
+    norms = norms[norms > 0]
+    return "total" if len(norms) and float(norms.max()) > RATIO * float(norms.min()) else "frequency"
 
 
-def partial(deltas: Tensor, strengths: Tensor, *, vote: Vote = "total", unit: Unit = "entry") -> Tensor:
-    """How far plus wins over minus in these rows: the sum of the elected signs, float64."""
+def partial(deltas: Tensor, strengths: Tensor, *, vote: Vote = "auto", unit: Unit = "entry") -> Tensor:
+    """By how many elections plus wins over minus in these rows; float64, and exact.
+
+    Args:
+        deltas: `(n, t, c)`, trimmed.
+        strengths: `(n,)`.
+        vote: as for `merge`.
+        unit: as for `merge`.
+
+    Raises:
+        ValueError: `vote` is not settled.
+    """
     return _elected(deltas, strengths, vote, unit).sum(dtype=torch.float64)
 
 
@@ -47,41 +63,58 @@ def merge(
     deltas: Tensor,
     strengths: Tensor,
     *,
-    vote: Vote = "total",
+    vote: Vote = "auto",
     divisor: Divisor = "mass",
     unit: Unit = "entry",
     statistics: Tensor,
 ) -> Tensor:
-    """Average, in every entry, the LoRAs that have its elected sign.
+    """Average, in every entry, the LoRAs that have the elected sign there.
 
     Args:
         deltas: `(n, t, c)`, trimmed.
         strengths: `(n,)`.
-        vote: `frequency` gives each LoRA one vote, `total` as many as it pushes.
-        divisor: `mass`, the strengths of those that agree, or `count`, how many they are.
-        unit: `entry`, or `row`: a whole row is elected by its sum, and takes part or does not (column-wise conflict
-            resolution of the seed; a row's inputs work together).
+        vote: `frequency` gives each LoRA one vote, `total` as many as it changes; `auto` takes `total` where one LoRA
+            is more than twice as large as another.
+        divisor: `mass` divides by the strengths of those that agree, `count` by their number.
+        unit: `entry` elects every entry by itself; `row` elects an output's whole row by its sum, and a LoRA takes
+            part in all of it or in nothing.
         statistics: the sum of `partial` over the whole target.
+
+    Returns:
+        `(t, c)`, 0 where nobody takes part.
+
+    Raises:
+        ValueError: `vote` is not settled; see `settled_vote`.
     """
-    majority = torch.where(statistics < 0, -1.0, 1.0).to(deltas)
     elected = _elected(deltas, strengths, vote, unit)
-    elected = torch.where(elected == 0, majority, elected)
-    turned = deltas * torch.sign(strengths)[:, None, None]
-    votes = turned.sum(2, keepdim=True) if unit == "row" else turned
-    agrees = torch.sign(votes) == elected
-    weights = strengths.abs()[:, None, None]
-    total = torch.where(agrees, turned * weights, 0).sum(0)
-    if divisor == "count":
-        below = agrees.sum(0).to(deltas)
-    else:
-        below = torch.where(agrees, weights, 0).sum(0)
-    return torch.where(below > 0, total / below.clamp(min=torch.finfo(torch.float32).tiny), 0)
+    elected = torch.where(elected == 0, torch.where(statistics < 0, -1.0, 1.0).to(elected), elected)
+    above, below = torch.zeros_like(deltas[0]), torch.zeros_like(elected)
+    for delta, strength in zip(deltas, strengths, strict=True):
+        push = delta * strength
+        if unit == "row":
+            agrees = torch.sign(_ballot(delta, unit)) * torch.sign(strength) == elected
+            above += torch.where(agrees, push, 0)
+        else:
+            push *= elected
+            agrees = push > 0
+            above += push.clamp_(min=0)
+        below += agrees * (strength.abs() if divisor == "mass" else 1.0)
+    if unit == "entry":
+        above *= elected
+    return above / torch.where(below > 0, below, 1.0)
 
 
 def _elected(deltas: Tensor, strengths: Tensor, vote: str, unit: str) -> Tensor:
-    """The sign that wins, `(t, c)`, or `(t, 1)` for rows; 0 where none does."""
-    if unit == "row":
-        deltas = deltas.sum(2, keepdim=True)
-    if vote == "frequency":
-        return torch.sign((torch.sign(deltas) * torch.sign(strengths)[:, None, None]).sum(0))
-    return torch.sign((deltas * strengths[:, None, None]).sum(0))
+    """The sign that wins, float32 `(t, c)`, or `(t, 1)` for rows; 0 where none does."""
+    if vote == "auto":
+        raise ValueError("the vote `auto` must be settled for the whole target first: see `settled_vote`")
+    # Double precision adds what is single exactly, in any order: a tie is a tie for every order of the stack.
+    votes = torch.zeros_like(_ballot(deltas[0], unit), dtype=torch.float64)
+    for delta, strength in zip(deltas, strengths, strict=True):
+        ballot = _ballot(delta, unit)
+        votes += torch.sign(ballot) * torch.sign(strength) if vote == "frequency" else ballot * strength
+    return torch.sign(votes).to(deltas.dtype)
+
+
+def _ballot(delta: Tensor, unit: str) -> Tensor:
+    return delta if unit == "entry" else delta.sum(1, keepdim=True, dtype=torch.float64)

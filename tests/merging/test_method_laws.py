@@ -151,6 +151,16 @@ def test_coefficients_stay_finite_and_no_louder_than_the_parts(method, rows, why
 
 
 @every_method
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_a_lora_that_is_there_twice_and_once_against_itself_is_no_louder(method, noise):
+    rows = np.repeat(vectors(1), 3, 0) + noise * vectors(3, 1)
+    strengths = torch.tensor([0.75, -0.5, 1.25], dtype=torch.float64)
+    coefficients = method.coefficients(gram_of(rows), strengths)
+    assert float(coefficients.abs().max()) <= 50
+    assert np.linalg.norm(coefficients.numpy() @ rows) <= 1.01 * 2.5 * np.linalg.norm(rows, axis=1).max()
+
+
+@every_method
 def test_a_method_leaves_its_inputs_alone(method):
     gram, strengths = gram_of(vectors(3)), torch.tensor([0.9, -0.4, 0.7], dtype=torch.float64)
     kept = gram.clone(), strengths.clone()

@@ -103,6 +103,11 @@ def test_where_two_loras_all_but_cancel_spherical_methods_take_their_average():
         np.testing.assert_allclose(mixed(name, rows, [1.0, 1.0]), [0.0, 0.02], rtol=0, atol=1e-12)
 
 
+def test_a_normalised_sum_of_orthogonal_loras_is_as_loud_as_one():
+    # (3·2, 4·2) / 5 of two LoRAs of norm 2.
+    np.testing.assert_allclose(mixed("normalize", 2 * np.eye(2), [3.0, -4.0]), [1.2, -1.6], rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("strengths", "expected"),
     [
