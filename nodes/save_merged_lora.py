@@ -105,6 +105,7 @@ class SaveMergedLoRA:
             clip_gain=gains[1],
             rank=save_rank,
             notes={name: text for name, text in notes.items() if text},
+            progress=bridge.progress_bar(3),
         )
         told = (
             f"Saved {proof.target_count} targets, {proof.size_bytes / 1e6:.1f} MB, to {proof.path}. Read"
