@@ -108,9 +108,9 @@ class SaveMergedLoRA:
             progress=bridge.progress_bar(3),
         )
         told = (
-            f"Saved {proof.target_count} targets, {proof.size_bytes / 1e6:.1f} MB, to {proof.path}. Read"
-            f" back, the largest difference to the merge is {proof.read_error:.1e}; rounding and rank cost at"
-            f" most {proof.merge_error:.1e}."
+            f"Read back, the largest difference to the merge is {proof.read_error:.1e}; rounding and rank cost at"
+            f" most {proof.merge_error:.1e}. Saved {proof.target_count} targets, {proof.size_bytes / 1e6:.1f} MB, to"
+            f" {proof.path}."
         )
         log.info("%s", told)
         return _result(str(proof.path), told)

@@ -7,6 +7,7 @@ import { findWidget, migrateOnLoad } from "./lib/widgets.js";
 
 const NODE = "SaveMergedLoRA";
 const PROOF = "proof";
+const PROOF_HEIGHT = 90;
 
 app.registerExtension({
   name: "LoRAAlloy.SaveMergedLoRA",
@@ -37,6 +38,7 @@ function addProof(node) {
   if (widget.element) widget.element.readOnly = true;
   widget.serialize = false;
   widget.options.serialize = false;
+  widget.options.getMinHeight = () => PROOF_HEIGHT;
   const [width, height] = node.size;
   node.setSize([width, Math.max(height, node.computeSize()[1])]);
   return widget;
