@@ -23,6 +23,7 @@ _API = (
     "rewrite",
     "verify",
 )
+_TUNING = ("Tuning", "tune")
 
 
 def __getattr__(name: str) -> object:
@@ -34,8 +35,12 @@ def __getattr__(name: str) -> object:
         from . import api
 
         return getattr(api, name)
+    if name in _TUNING:
+        from . import tuning
+
+        return getattr(tuning, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_API]
+    return [*globals(), *_API, *_TUNING]

@@ -12,6 +12,8 @@ from .api import open_base as open_base
 from .api import plan as plan
 from .api import rewrite as rewrite
 from .api import verify as verify
+from .tuning import Tuning as Tuning
+from .tuning import tune as tune
 
 __version__: str
 WEB_DIRECTORY: str

@@ -96,11 +96,11 @@ def plan(
         StackError: the entries do not fit together.
     """
     recipe = recipe or Recipe()
-    built, told = _resolved(stack, recipe, model, {}, progress, "cpu")
+    built, told = resolved(stack, recipe, model, {}, progress, "cpu")
     return replace(make_plan(built, recipe, measure(built, progress=progress), progress), **told)
 
 
-def _resolved(
+def resolved(
     stack: StackLike,
     recipe: Recipe,
     model: Model | None,
@@ -108,7 +108,20 @@ def _resolved(
     progress: Progress,
     device: torch.device | str,
 ) -> tuple[Stack, dict[str, Any]]:
-    """The stack that a plan is made for, and what the plan says of a formula."""
+    """The stack that a plan is made for, and what the plan says of a formula.
+
+    Args:
+        stack: the entries.
+        recipe: what is asked of it.
+        model: the base model.
+        plans: of a formula's inner merges, by label, where they are replayed.
+        progress: told after every target of an inner merge.
+        device: where their element-wise work is done.
+
+    Raises:
+        FileError: a file cannot be read.
+        StackError: the entries do not fit together.
+    """
     if not recipe.formula:
         built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
         return replace(held_out(built, recipe), clean=cleaner(recipe)), {}
@@ -144,7 +157,7 @@ def merge(
     """
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
     plans = recipe.inner if isinstance(recipe, Plan) else {}
-    built, told = _resolved(stack, asked, model, plans, progress, device)
+    built, told = resolved(stack, asked, model, plans, progress, device)
     measured = measure(built, progress=progress)
     if isinstance(recipe, Plan):
         decided = recipe

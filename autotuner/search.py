@@ -1,35 +1,34 @@
-"""The sweep: plan every candidate, score it, merge the best ones exactly, and keep the first.
+"""The sweep: score every candidate, merge the best ones exactly, and keep the first.
 
-Phase 1 merges nothing. A combination is scored exactly from dot products that are measured once; of element-wise work
-some rows of some targets are made. Phase 2 merges the best candidates and scores what came out; one of them is held in
-memory at a time.
+Phase 1 merges nothing (`predict.py`). Phase 2 merges the best candidates and scores what came out; one of them is held
+in memory at a time, and the best.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, TypeAlias
 
 import torch
 
 from ..analysis.measure import measure
 from ..analysis.similarity import Measured
+from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
-from ..core.rng import spread
-from ..core.threads import one_thread
-from ..lora.full import Dense
 from ..lora.stack import Stack
-from ..merging.elements import blended
 from ..merging.engine import execute
-from ..merging.holding import held_out
-from ..merging.methods import METHODS
 from ..merging.patch import Patch
-from ..merging.plan import Plan, TargetPlan, make_plan
+from ..merging.plan import Plan, make_plan
 from ..merging.recipe import Recipe
-from .pulls import Pull, pulls_of
-from .scores import SCORES, Errors, Sums
+from .predict import Prediction, Predictor
+from .pulls import pulls_of
+from .reached import reached
+from .scores import SCORES, Errors
 from .space import candidates
+from .verdict import Verdict
 
-TARGETS = 48  # that element-wise work is scored on
-ROWS = 64
+Evaluate: TypeAlias = Callable[["Candidate", Sequence[Patch]], Verdict]
+"""What somebody else thinks of a candidate and its patches: a user's code, images, a forward pass."""
 
 
 @dataclass(frozen=True)
@@ -37,27 +36,34 @@ class Candidate:
     """One recipe of a sweep.
 
     Attributes:
-        name: what differs, in words.
+        name: what is special about it, in words.
         recipe: all of it.
-        plan: what it does to this stack.
         predicted: its score before it is merged.
-        errors: what that was made of.
+        spread: the standard error of that, of a candidate that was predicted from a sample; 0 of an exact one.
+        errors: what it was scored by: of the merge, or predicted.
+        plan: what it does to this stack; None where it was not merged.
         measured: its score as merged; None where it was not.
-        same: names of other candidates with the same plan.
+        verdict: what an evaluator said; None where none was asked.
+        seconds: that its merge took.
+        same: names of other candidates that do the same.
     """
 
     name: str
     recipe: Recipe
-    plan: Plan
     predicted: float
+    spread: float
     errors: Errors
+    plan: Plan | None = None
     measured: float | None = None
+    verdict: Verdict | None = None
+    seconds: float = 0.0
     same: tuple[str, ...] = ()
 
     @property
     def score(self) -> float:
         """What it is ranked by."""
-        return self.predicted if self.measured is None else self.measured
+        own = self.predicted if self.measured is None else self.measured
+        return own if self.verdict is None else self.verdict.final
 
 
 @dataclass(frozen=True)
@@ -67,18 +73,45 @@ class Tuned:
     Attributes:
         stack: what was tuned.
         measured: what the plans were made from.
+        score: the name of the score.
         ranked: all candidates, the best first; those that were merged come before the others.
         patches: of the first.
+        tried: how many recipes there were; those that do the same are one candidate.
+        seconds: of each phase, by its name.
+        notes: what the user should know.
     """
 
     stack: Stack
     measured: Sequence[Measured]
+    score: str
     ranked: tuple[Candidate, ...]
     patches: tuple[Patch, ...]
+    tried: int
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Candidate:
+        """The first."""
+        return self.ranked[0]
+
+    @property
+    def merged(self) -> tuple[Candidate, ...]:
+        """Those that were merged, the best first."""
+        return tuple(one for one in self.ranked if one.plan is not None)
 
 
 def tuned(
-    stack: Stack, recipe: Recipe, *, top_n: int = 3, score: str = "own_foreign", progress: Progress = silent
+    stack: Stack,
+    recipe: Recipe | None = None,
+    *,
+    top_n: int = 3,
+    score: str = "own_foreign",
+    evaluate: Evaluate | None = None,
+    progress: Progress = silent,
+    device: torch.device | str = "cpu",
+    measured: Sequence[Measured] | None = None,
+    **given: Any,
 ) -> Tuned:
     """Sweep over the candidates of a recipe.
 
@@ -87,88 +120,79 @@ def tuned(
         recipe: what is not tuned.
         top_n: how many candidates are merged; at least 1.
         score: the name of the score.
+        evaluate: asked for every candidate that is merged.
         progress: told after every target and candidate; what it raises ends the sweep.
+        device: where element-wise work is done.
+        measured: of the groups, if somebody has measured them already.
+        given: passed on to `execute`.
 
     Raises:
         FileError: a file cannot be read.
-        RecipeError: the score is unknown.
+        RecipeError: the score is unknown, or `top_n` is no positive number.
     """
-    judge = SCORES[score]
-    stack = held_out(stack, recipe)
-    measured = measure(stack, progress=progress)
-    pulls = pulls_of(stack, progress)
-    sample = _sample(stack)
-    found: dict[tuple[TargetPlan, ...] | str, Candidate] = {}
-    wanted = candidates(recipe)
+    if top_n < 1:
+        raise RecipeError(f"The number of candidates to merge is {top_n}; it must be at least 1.")
+    judge, clock = SCORES[score], _Clock()
+    measured = measured or measure(stack, progress=progress)
+    predictor = Predictor(stack, measured, pulls_of(stack, progress))
+    clock.stop("analyse")
+    wanted = candidates(recipe or Recipe())
+    found: dict[object, Candidate] = {}
     for name, one in told(wanted.items(), len(wanted), "predict", progress):
-        plan = make_plan(stack, one, measured)
-        key = str(plan.targets)
-        if key in found:
-            found[key] = replace(found[key], same=(*found[key].same, name))
-            continue
-        errors = _predicted(stack, plan, pulls, sample)
-        found[key] = Candidate(name, one, plan, judge(errors), errors)
+        seen = predictor.of(one)
+        if seen.key in found:
+            first = found[seen.key]
+            found[seen.key] = replace(first, same=(*first.same, name))
+        else:
+            found[seen.key] = Candidate(name, one, judge(seen.errors), _spread(seen, judge), seen.errors)
     ranked = sorted(found.values(), key=lambda one: -one.predicted)
+    clock.stop("predict")
     merged: list[Candidate] = []
-    best: tuple[float, tuple[Patch, ...]] | None = None
-    for one in ranked[: max(1, top_n)]:
-        patches = tuple(execute(stack, one.plan, progress))
-        reached = judge(_reached(stack, pulls, patches, progress))
-        merged.append(replace(one, measured=reached))
-        if best is None or reached > best[0]:
-            best = (reached, patches)
+    best: tuple[Candidate, tuple[Patch, ...]] | None = None
+    for one in ranked[:top_n]:
+        began = perf_counter()
+        held, facts = predictor.held(one.recipe)
+        plan = make_plan(held, one.recipe, measured, progress, facts)
+        patches = tuple(execute(stack, plan, progress, device, **given))
+        errors = reached(stack, patches, progress)
+        made = replace(one, plan=plan, errors=errors, measured=judge(errors))
+        if evaluate is not None:
+            made = replace(made, verdict=evaluate(made, patches))
+        merged.append(replace(made, seconds=perf_counter() - began))
+        if best is None or merged[-1].score > best[0].score:
+            best = merged[-1], patches
+        del patches
     assert best is not None
+    clock.stop("merge")
     first = sorted(merged, key=lambda one: -one.score)
-    return Tuned(stack, measured, (*first, *ranked[max(1, top_n) :]), best[1])
-
-
-def _sample(stack: Stack) -> list[int]:
-    """Places of the targets that element-wise work is scored on: shared ones, spread over the model."""
-    shared = [place for place, group in enumerate(stack.groups) if len(group.contributions) > 1]
-    return [shared[int(at)] for at in spread(TARGETS, len(shared), "targets")]
-
-
-def _predicted(stack: Stack, plan: Plan, pulls: Sequence[Pull], sample: Sequence[int]) -> Errors:
-    sums = Sums(len(stack.entries))
-    has_work = any(target.work is not None for target in plan.targets)
-    with torch.no_grad(), one_thread():
-        for place, (target, pull) in enumerate(zip(plan.targets, pulls, strict=True)):
-            if target.work is None:
-                # Where some targets are sampled, the others must not outweigh them.
-                if not has_work or place in sample or len(pull.entries) == 1:
-                    sums.combination(pull, torch.tensor(target.coefficients, dtype=torch.float64))
-            elif place in sample:
-                _sampled(stack, place, target, pull, sums)
-    stack.release()
-    return sums.errors()
-
-
-def _sampled(stack: Stack, place: int, target: TargetPlan, pull: Pull, sums: Sums) -> None:
-    """Some rows of a target, merged and compared; they stand for all of it."""
-    group, work = stack.groups[place], target.work
-    assert work is not None
-    deltas = stack.load(group)
-    if len(group.shape) > 1 and group.shape[0] > ROWS:
-        rows = spread(ROWS, group.shape[0], str(group.target))
-        columns = torch.arange(deltas[0].flat_width)
-        some = [Dense(delta.block(rows, columns), 1.0, (len(rows), len(columns))) for delta in deltas]
-    else:
-        some = [Dense(delta.flat(), 1.0, (delta.flat().shape[0], delta.flat().shape[1])) for delta in deltas]
-    blend, _ = blended(
-        [some[index] for index in work.places], work, METHODS[target.method], str(group.target)
+    return Tuned(
+        stack,
+        measured,
+        score,
+        (*first, *ranked[top_n:]),
+        best[1],
+        len(wanted),
+        clock.seconds,
+        best[0].plan.notes if best[0].plan else (),
     )
-    merged = blend.flat().clone()
-    for index, factor in enumerate(target.coefficients):
-        if index not in work.places and factor:
-            merged += factor * some[index].matrix
-    share = Dense(merged, 1.0, (merged.shape[0], merged.shape[1]))
-    sums.rows(pull, share, some, deltas)
 
 
-def _reached(stack: Stack, pulls: Sequence[Pull], patches: Sequence[Patch], progress: Progress) -> Errors:
-    sums = Sums(len(stack.entries))
-    pairs = zip(stack.walk(), pulls, patches, strict=True)
-    with torch.no_grad(), one_thread():
-        for group, pull, patch in told(pairs, len(pulls), "score", progress):
-            sums.result(pull, patch.delta, stack.load(group))
-    return sums.errors()
+def _spread(seen: Prediction, judge: Callable[[Errors], float]) -> float:
+    """The standard error of a score, by leaving out one sampled target after the other (the jackknife)."""
+    count = len(seen.parts)
+    if count < 2:
+        return 0.0
+    scores = [judge(one) for one in seen.parts]
+    mean = sum(scores) / count
+    return ((count - 1) / count * sum((one - mean) ** 2 for one in scores)) ** 0.5
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._began = perf_counter()
+
+    def stop(self, phase: str) -> None:
+        now = perf_counter()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._began
+        self._began = now

@@ -68,15 +68,21 @@ def _one_by_one(cosines: Tensor, are_alike: Tensor, groups: list[list[int]]) -> 
     before: list[int] = []
     for group in groups:
         rows = torch.stack([_cleared(made, cosines, index, before, are_alike) for index in group])
+        before += group
+        if len(group) == 1:
+            made[group] = rows
+            continue
         inner = _symmetric(rows @ cosines @ rows.T, are_alike[group][:, group])
         made[group] = inner @ rows
-        before += group
     return made
 
 
 def _cleared(made: Tensor, cosines: Tensor, index: int, before: list[int], are_alike: Tensor) -> Tensor:
     """A direction without what it has in the span of those before it that are not like it, at length 1."""
-    others = made[[k for k in before if not are_alike[index, k]]]
+    unlike = [k for k in before if not are_alike[index, k]]
+    if not unlike:
+        return made[index]
+    others = made[unlike]
     rest = made[index] - _shadow(others @ cosines @ others.T, others @ cosines @ made[index]) @ others
     length = float((rest @ cosines @ rest).clamp(min=0).sqrt())
     return rest / length if length >= SPARE else made[index]

@@ -1,14 +1,16 @@
 """The blend on one target: its coefficients, or the element-wise work that makes it; before any scale."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from ..analysis.similarity import Measured, strengths_on
 from ..enhance import orthogonalise
+from ..lora.factors import Delta
 from ..lora.stack import Group, Stack
 from .cleaning import tamed
 from .density import guessed_density
@@ -18,6 +20,9 @@ from .methods.spherical import combined_norm
 from .recipe import Recipe
 from .selection import Relation, choose, taking_part
 from .work import ALL, COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL, Setting, Work
+
+NormOf: TypeAlias = "Callable[[Sequence[Delta], Work, ModuleType, str], float]"
+"""The norm that element-wise work on deltas will have: deltas, work, method, the target's name."""
 
 
 def mean_strength(strengths: Tensor) -> float:
@@ -56,6 +61,7 @@ def blend_group(
     one: Measured,
     related: Relation,
     factors: Sequence[float],
+    norm_of: NormOf = expected_norm,
 ) -> Blend:
     """Choose the method for one target and work out its blend, before any scale.
 
@@ -66,6 +72,7 @@ def blend_group(
         one: what was measured on it.
         related: how its LoRAs relate, smoothed.
         factors: per entry of the stack, what its strength is multiplied by in the blend.
+        norm_of: gives the norm of element-wise work.
     """
     strengths = strengths_on(stack, one)
     is_preserved = torch.tensor([stack.entries[index].preserve for index in one.entries])
@@ -78,18 +85,24 @@ def blend_group(
     shares = strengths.new_tensor([factors[one.entries[index]] for index in places.tolist()])
     weights = tamed(stack, recipe, group, one.gram.diagonal()[places], strengths[places]) * shares
     blend = replace(blend, method=method, reason=reason)
-    modes = [stack.entries[one.entries[index]].conflict_mode for index in places.tolist()]
-    is_masked = any(mode != ALL for mode in modes)
-    if len(places) > 1 and (not is_linear(module) or recipe.sparsifier or is_masked):
+    if needs_work(stack, recipe, one, places, method):
         work = _work(stack, recipe, group, one, places, weights, module)
         deltas = stack.load(group)
         chosen = [deltas[index] for index in places.tolist()]
         if work.settings.get("density") == 0.0:
             found = guessed_density(chosen, recipe.architecture, stack.family, str(one.target))
             work = replace(work, settings={**work.settings, "density": found})
-        norm = expected_norm(chosen, work, module, str(one.target))
+        norm = norm_of(chosen, work, module, str(one.target))
         return replace(blend, norm=norm, work=work, reason=reason + _told(work))
     return _combined(recipe, one, blend, places, weights)
+
+
+def needs_work(stack: Stack, recipe: Recipe, one: Measured, places: Tensor, method: str) -> bool:
+    """Whether the blend of these entries of a target is element-wise; otherwise it is a combination."""
+    if len(places) < 2:
+        return False
+    modes = (stack.entries[one.entries[index]].conflict_mode for index in places.tolist())
+    return bool(recipe.sparsifier) or not is_linear(METHODS[method]) or any(mode != ALL for mode in modes)
 
 
 def _combined(recipe: Recipe, one: Measured, blend: Blend, places: Tensor, weights: Tensor) -> Blend:

@@ -8,7 +8,7 @@ memory of whole deltas (`design.md` §1.1, §2).
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import signature
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,8 +30,22 @@ SAMPLE = 64  # rows that settle the norm of a result to a per cent
 Restore = Callable[[Tensor], Tensor]
 
 
+Basis: TypeAlias = tuple[Tensor, Tensor, float]
+"""Of `shared_basis`: the basis, the deltas' blocks in it, and what it could not hold."""
+
+
+def needs_basis(work: Work, method: ModuleType) -> bool:
+    """Whether work on a weight is done in KnOTS' shared basis."""
+    return KNOTS in work.enhancers or shares_basis(method)
+
+
 def blended(
-    deltas: Sequence[Delta], work: Work, method: ModuleType, target: str, device: torch.device | str = "cpu"
+    deltas: Sequence[Delta],
+    work: Work,
+    method: ModuleType,
+    target: str,
+    device: torch.device | str = "cpu",
+    basis: Basis | None = None,
 ) -> tuple[Delta, float]:
     """The blend of one target.
 
@@ -41,17 +55,18 @@ def blended(
         method: the merge method's module.
         target: its name; chance is drawn by it.
         device: where it is done.
+        basis: the shared basis of these deltas, if somebody has it and the work needs one.
 
     Returns:
         The result, float32, scale 1: dense, or low-rank where the method gives factors; and the relative error of
         what the shared basis of KnOTS could not hold.
     """
     shape = deltas[0].shape
-    if len(shape) > 1 and (KNOTS in work.enhancers or shares_basis(method)):
-        basis, blocks, lost = shared_basis(deltas, int(work.settings["rank_limit"]))
+    if len(shape) > 1 and needs_basis(work, method):
+        directions, blocks, lost = basis or shared_basis(deltas, int(work.settings["rank_limit"]))
         inner = [Dense(block, 1.0, tuple(block.shape)) for block in blocks]
         merged = _Run(Tiles(inner, device), work, method, target).result()
-        return LowRank(basis, merged.flat(), 1.0, shape), lost
+        return LowRank(directions, merged.flat(), 1.0, shape), lost
     made = _Run(Tiles(deltas, device), work, method, target).result()
     if isinstance(made, LowRank):
         return LowRank(made.up, made.down, 1.0, shape), 0.0
@@ -62,7 +77,7 @@ def blended(
 def expected_norm(deltas: Sequence[Delta], work: Work, method: ModuleType, target: str) -> float:
     """The norm that a blend will have, from some rows of it; exact where the target has no more than those."""
     shape = deltas[0].shape
-    if len(shape) == 1 or shape[0] <= SAMPLE or KNOTS in work.enhancers or shares_basis(method):
+    if len(shape) == 1 or shape[0] <= SAMPLE or needs_basis(work, method):
         return norm_of(blended(deltas, work, method, target)[0])
     rows = spread(SAMPLE, shape[0], target)
     columns = torch.arange(deltas[0].numel // shape[0])

@@ -9,6 +9,7 @@ from math import hypot
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..analysis.measure import mute_notes
 from ..analysis.similarity import Measured
@@ -23,7 +24,7 @@ from .holding import held_notes, held_out
 from .methods.spherical import combined_norm
 from .recipe import Recipe
 from .scale import Branch, branch_factors, branch_gram, branch_scale
-from .selection import relation, smoothed
+from .selection import Relation, relation, smoothed
 from .work import Work
 
 VERSION = 2
@@ -200,8 +201,34 @@ def _branch(given: object) -> Branch:
     )
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What all plans of one stack have in common.
+
+    Attributes:
+        relations: how the LoRAs of every target relate.
+        grams: by branch, the dot products of the entries at their strengths.
+    """
+
+    relations: Mapping[Target, Relation]
+    grams: Mapping[str, Tensor]
+
+
+def facts_of(stack: Stack, measured: Sequence[Measured]) -> Facts:
+    """What plans need to know of a stack; what it holds out is marked as preserved by then."""
+    names = [name for name in BRANCHES if any(one.target.is_clip == (name == "clip") for one in measured)]
+    return Facts(
+        {one.target: relation(stack, one) for one in measured},
+        {name: branch_gram(name, stack, measured) for name in names},
+    )
+
+
 def make_plan(
-    stack: Stack, recipe: Recipe, measured: Sequence[Measured], progress: Progress = silent
+    stack: Stack,
+    recipe: Recipe,
+    measured: Sequence[Measured],
+    progress: Progress = silent,
+    facts: Facts | None = None,
 ) -> Plan:
     """Decide the merge of a stack from what was measured on it.
 
@@ -210,16 +237,16 @@ def make_plan(
         recipe: what is asked.
         measured: one record per group, in their order.
         progress: told after every target, where element-wise work is sampled.
+        facts: of this stack, as it is held out by this recipe; None works them out.
     """
     stack = held_out(stack, recipe)
-    related = smoothed({one.target: relation(stack, one) for one in measured}, recipe.smoothing, recipe.scope)
+    known = facts or facts_of(stack, measured)
+    related, grams = smoothed(known.relations, recipe.smoothing, recipe.scope), known.grams
     pairs = zip(stack.groups, measured, strict=True)
-    names = [name for name in BRANCHES if any(one.target.is_clip == (name == "clip") for one in measured)]
-    grams = {name: branch_gram(name, stack, measured) for name in names}
     factors = {name: branch_factors(stack, recipe, gram) for name, gram in grams.items()}
     with torch.no_grad(), one_thread():
         blends = [
-            blend_group(stack, recipe, group, one, related[one.target], factors[_branch_of(one.target)])
+            blend_group(stack, recipe, group, one, related[one.target], factors[branch_of(one.target)])
             for group, one in told(pairs, len(measured), "plan", progress)
         ]
     stack.release()
@@ -229,7 +256,7 @@ def make_plan(
     by_branch = {branch.name: branch.scale for branch in scales}
     targets = []
     for group, one, blend in zip(stack.groups, measured, blends, strict=True):
-        scale = by_branch[_branch_of(one.target)]
+        scale = by_branch[branch_of(one.target)]
         coefficients = torch.where(blend.is_preserved, blend.coefficients, blend.coefficients * scale)
         targets.append(
             TargetPlan(
@@ -260,7 +287,8 @@ def make_plan(
     )
 
 
-def _branch_of(target: Target) -> str:
+def branch_of(target: Target) -> str:
+    """The branch that a target belongs to: `model` or `clip`."""
     return "clip" if target.is_clip else "model"
 
 

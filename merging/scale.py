@@ -94,7 +94,7 @@ def branch_scale(
     )
     norms = gram.diagonal().clamp(min=0).sqrt()
     blend_norm, sum_norm = fsum(energies) ** 0.5, float(gram.sum().clamp(min=0)) ** 0.5
-    scale, reason = _scale(recipe, norms[norms > 0], blend_norm, sum_norm)
+    scale, reason = scale_of(recipe, norms[norms > 0], blend_norm, sum_norm)
     return Branch(name, scale, factors, tuple(norms.tolist()), blend_norm, sum_norm, reason)
 
 
@@ -103,7 +103,15 @@ def _wanted(recipe: Recipe, norms: Tensor) -> float:
     return fsum(norms.tolist()) / len(norms) if recipe.scale_to == "mean" else float(norms.max())
 
 
-def _scale(recipe: Recipe, norms: Tensor, blend_norm: float, sum_norm: float) -> tuple[float, str]:
+def scale_of(recipe: Recipe, norms: Tensor, blend_norm: float, sum_norm: float) -> tuple[float, str]:
+    """The factor on a branch, and what it is made of.
+
+    Args:
+        recipe: what is asked.
+        norms: of the LoRAs that blend, over the branch, at their strengths; float64.
+        blend_norm: of their blend before the scale.
+        sum_norm: of their plain sum.
+    """
     if len(norms) < 2 or blend_norm == 0.0:
         return 1.0, "as it is"
     scale, reasons = 1.0, []

@@ -1,0 +1,108 @@
+"""The Python API of the AutoTuner: find the recipe that keeps most of every LoRA of a stack."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from .api import Merged, StackLike, merge, resolved
+from .autotuner.search import Candidate, Evaluate, Tuned, tuned
+from .core.errors import RecipeError
+from .core.progress import Progress, silent
+from .lora.stack import Model
+from .merging.recipe import Recipe
+
+
+class Tuning:
+    """A finished sweep: its candidates, the best one merged, and any other merged when it is asked for.
+
+    Attributes:
+        tuned: the sweep.
+        best: the first candidate, merged; it reports on itself and is saved as any merge.
+    """
+
+    def __init__(self, found: Tuned, told: dict[str, Any], stack: StackLike, model: Model | None) -> None:
+        self._told, self._stack, self._model = told, stack, model
+        self.tuned = _completed(found, told)
+        first = self.tuned.best.plan
+        assert first is not None
+        self.best = Merged(found.stack, first, found.measured, found.patches)
+
+    @property
+    def ranked(self) -> Sequence[Candidate]:
+        """All candidates, the best first; those that were merged come before the others."""
+        return self.tuned.ranked
+
+    def pick(
+        self,
+        rank: int = 1,
+        *,
+        progress: Progress = silent,
+        device: torch.device | str = "cpu",
+        is_lazy: bool = False,
+    ) -> Merged:
+        """The candidate of a rank, merged; of one that the sweep has merged, bit for bit what it was judged by.
+
+        Args:
+            rank: 1 for the best.
+            progress: told after every target.
+            device: where element-wise work is done.
+            is_lazy: let results of full rank go again.
+
+        Raises:
+            RecipeError: there is no such rank.
+        """
+        if not 1 <= rank <= len(self.ranked):
+            raise RecipeError(f"There is no rank {rank}; the sweep has {len(self.ranked)} candidates.")
+        chosen = self.ranked[rank - 1]
+        if rank == 1 and not is_lazy:
+            return self.best
+        return merge(
+            self._stack,
+            chosen.plan or chosen.recipe,
+            model=self._model,
+            progress=progress,
+            device=device,
+            is_lazy=is_lazy,
+        )
+
+
+def tune(
+    stack: StackLike,
+    recipe: Recipe | None = None,
+    *,
+    model: Model | None = None,
+    top_n: int = 3,
+    score: str = "own_foreign",
+    evaluate: Evaluate | None = None,
+    progress: Progress = silent,
+    device: torch.device | str = "cpu",
+) -> Tuning:
+    """Try every way of merging a stack, merge the most promising ones, and keep the best.
+
+    Args:
+        stack: the entries.
+        recipe: what is not tuned: rank, dtype, filters, formula …; the method and its settings are tuned.
+        model: the base model, as `open_base` or a host knows it.
+        top_n: how many candidates are merged; at least 1.
+        score: what candidates are ranked by, one of `autotuner.scores.SCORES`.
+        evaluate: asked for every candidate that is merged.
+        progress: told after every target and candidate; what it raises ends the sweep, and nothing is kept.
+        device: where element-wise work is done.
+
+    Raises:
+        FileError: a file cannot be read.
+        StackError: the entries do not fit together.
+        RecipeError: the score is unknown, or `top_n` is less than 1.
+    """
+    asked = recipe or Recipe()
+    built, told = resolved(stack, asked, model, {}, progress, device)
+    found = tuned(built, asked, top_n=top_n, score=score, evaluate=evaluate, progress=progress, device=device)
+    return Tuning(found, told, stack, model)
+
+
+def _completed(found: Tuned, told: dict[str, Any]) -> Tuned:
+    """The sweep with what the plans say of a formula."""
+    ranked = (replace(one, plan=one.plan and replace(one.plan, **told)) for one in found.ranked)
+    return replace(found, ranked=tuple(ranked))
