@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "analysis": {"core", "lora"},
     "merging": {"core", "lora", "sparsify", "enhance", "analysis"},
     "checkpoint": {"core", "lora", "merging"},
-    "autotuner": {"core", "lora", "cache", "merging", "analysis"},
+    "autotuner": {"core", "lora", "cache", "sparsify", "merging", "analysis"},
     "tuning": {*ENGINE, "api"},
     "nodes": {*ENGINE, "api", "tuning"},
     "cli": {*ENGINE, "api", "tuning"},

@@ -99,12 +99,12 @@ def test_type_checkers_see_the_functions_that_are_looked_up_lazily():
     stub = ast.parse((ROOT / "__init__.pyi").read_text(encoding="utf-8"))
     shown = [alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
     real = ast.parse((ROOT / "__init__.py").read_text(encoding="utf-8"))
-    lazy = next(
-        node.value
+    lazy = {
+        ast.unparse(node.targets[0]): ast.literal_eval(node.value)
         for node in real.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_API"
-    )
-    assert tuple(shown) == ast.literal_eval(lazy)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("_API", "_TUNING")
+    }
+    assert tuple(shown) == (*lazy["_API"], *lazy["_TUNING"])
 
 
 def test_the_wheel_holds_every_package_the_scripts_and_the_licence(project, tmp_path):
