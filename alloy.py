@@ -44,6 +44,7 @@ GROUPS = {
         "lycoris-lora": "4.1",
     },
     "browser": {"playwright": "1.50"},
+    "workers": {"distributed": "2024.8"},
 }
 LARGE_BYTES = 1_000_000_000
 OLDEST_PIP = "23.2"  # the first that reads sizes and dependencies without downloading everything
@@ -51,7 +52,8 @@ OLDEST_PIP = "23.2"  # the first that reads sizes and dependencies without downl
 USAGE = """\
 python alloy.py demo             make three small LoRAs, merge them, prove the result, say where it is
 python alloy.py test [ARGS]      run the tests; ARGS are pytest's, paths count from this folder
-python alloy.py setup [GROUP...] only set up .venv; groups: dev (the tests, the default), lint, peers, browser
+python alloy.py setup [GROUP...] only set up .venv; groups: dev (the tests, the default), lint, peers, browser,
+                                 workers
 python alloy.py COMMAND ...      inspect, analyze, merge, resize, convert, verify, methods;
                                  `python alloy.py merge --help` explains one
 
