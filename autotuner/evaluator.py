@@ -204,7 +204,7 @@ def called(
         return answer_of(function(**{**keywords, **plain}))
     except stops:
         raise
-    except (Exception, SystemExit) as problem:
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - it is the user's own code
         return failure(_told(problem))
 
 

@@ -29,12 +29,6 @@ from .space import candidates
 from .verdict import Verdict
 from .waiting import abandoned, settled
 
-Evaluate: TypeAlias = "Callable[[Trial], Verdict | Future[Verdict]]"
-"""What somebody else thinks of a candidate: a user's code, images, a forward pass.
-
-Whoever needs long returns a future, and has taken what he needs of the patches by then.
-"""
-
 
 @dataclass(frozen=True)
 class Candidate:
@@ -88,6 +82,13 @@ class Trial:
     candidate: Candidate
     patches: tuple[Patch, ...]
     progress: Progress = silent
+
+
+Evaluate: TypeAlias = Callable[[Trial], Verdict | Future[Verdict]]
+"""What somebody else thinks of a candidate: a user's code, images, a forward pass.
+
+Whoever needs long returns a future, and has taken what he needs of the patches by then.
+"""
 
 
 @dataclass(frozen=True)
