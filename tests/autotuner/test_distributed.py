@@ -182,9 +182,10 @@ class TestACluster:
             if what == "evaluate" and total > 1 and (tmp_path / "began").exists():
                 raise CancelledError
 
-        slow = tmp_path / "slow.py"
+        slow, mark = tmp_path / "slow.py", tmp_path / "began"
         slow.write_text(
-            f"import time\ndef evaluate_candidate(**_):\n    open({str(tmp_path / 'began')!r}, 'w')\n    time.sleep(300)\n"
+            "import time\ndef evaluate_candidate(**_):\n"
+            f"    open({str(mark)!r}, 'w').close()\n    time.sleep(300)\n"
         )
         began = time.monotonic()
         with pytest.raises(CancelledError), evaluator_of(str(slow), workers=[scheduler]) as evaluate:
