@@ -51,11 +51,12 @@ def blended(
         basis, blocks, lost = shared_basis(deltas, int(work.settings["rank_limit"]))
         inner = [Dense(block, 1.0, tuple(block.shape)) for block in blocks]
         merged = _Run(Tiles(inner, device), work, method, target).result()
-        return LowRank(basis, merged.flat(), 1.0, shape), lost
+        down = merged.matrix if isinstance(merged, Dense) else merged.flat()
+        return LowRank(basis, down, 1.0, shape), lost
     made = _Run(Tiles(deltas, device), work, method, target).result()
     if isinstance(made, LowRank):
         return LowRank(made.up, made.down, 1.0, shape), 0.0
-    matrix = made.flat()
+    matrix = made.matrix
     return Dense(matrix if len(shape) > 1 else matrix.reshape(-1, 1), 1.0, shape), 0.0
 
 
@@ -94,7 +95,7 @@ class _Run:
         if ORTHOGONALISE in work.enhancers and tiles.count > 1 and not tiles.is_row:
             self._matrix = orthogonalise.matrix(self._gram(), **_taken(orthogonalise.matrix, work.settings))
 
-    def result(self) -> Delta:
+    def result(self) -> LowRank | Dense:
         """The blend, `(rows, columns)` or factors of it."""
         gram = self._gram() if is_linear(self._method) or _asks(self._method, "norms") else None
         merge = self._merger(gram)
@@ -104,7 +105,9 @@ class _Run:
         finished = self._finished(made, gram)
         if isinstance(finished, LowRank) and TALL not in self._work.enhancers:
             return finished.times(self._work.gain)
-        made = finished.flat().mul_(self._work.gain)
+        # Nobody else has this memory, and another copy of a whole target is not made.
+        made = finished.matrix if isinstance(finished, Dense) else finished.flat()
+        made.mul_(self._work.gain)
         if TALL in self._work.enhancers:
             for start, tile, restore in self._prepared():
                 owned = restore(torch.zeros_like(tile[0])).mul_(self._work.scale)
@@ -124,7 +127,7 @@ class _Run:
             given["statistics"] = sum(parts)
         return lambda tile: self._method.merge(tile, strengths, **given)
 
-    def _finished(self, made: Tensor, gram: Tensor | None) -> Delta:
+    def _finished(self, made: Tensor, gram: Tensor | None) -> LowRank | Dense:
         if not hasattr(self._method, "finish"):
             return Dense(made, 1.0, tuple(made.shape))
         given = _taken(self._method.finish, self._work.settings)
@@ -173,7 +176,6 @@ class _Run:
         if self._contests:
             pushes = torch.sign(tile) * torch.sign(self._strengths)[:, None, None]
             given["contested"] = (pushes > 0).any(0) & (pushes < 0).any(0)
-        made = []
         for place, delta in enumerate(tile):
             if self._thresholds:
                 given["threshold"] = self._thresholds[place]
@@ -186,8 +188,8 @@ class _Run:
                     start=start,
                     device=delta.device,
                 )
-            made.append(self._sparsify(delta, **given))
-        return torch.stack(made)
+            delta.copy_(self._sparsify(delta, **given))  # tiles are ours to write into
+        return tile
 
 
 def _coefficients(method: ModuleType, gram: Tensor, strengths: Tensor, settings: Mapping[str, Any]) -> Tensor:
