@@ -22,7 +22,7 @@ from ..sparsify import SPARSIFIERS
 from .masks import masked
 from .methods import is_linear, shares_basis
 from .shared_basis import shared_basis
-from .tiles import Tiles
+from .tiles import ENTRIES, Tiles
 from .work import ALL, COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL, Work
 
 SAMPLE = 64  # rows that settle the norm of a result to a per cent
@@ -76,7 +76,12 @@ def norm_of(delta: Delta) -> float:
     if isinstance(delta, LowRank):
         products = (delta.up.T @ delta.up).double() * (delta.down @ delta.down.T).double()
         return float(products.sum().clamp(min=0).sqrt())
-    return float(torch.linalg.vector_norm(delta.flat(), dtype=torch.float64))
+    if not isinstance(delta, Dense):
+        return float(torch.linalg.vector_norm(delta.flat(), dtype=torch.float64))
+    energy = 0.0
+    for rows in delta.matrix.split(max(1, ENTRIES // max(delta.matrix.shape[1], 1))):
+        energy += float(torch.linalg.vector_norm(rows, dtype=torch.float64)) ** 2
+    return energy**0.5 * abs(delta.scale)
 
 
 class _Run:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..analysis.similarity import dot
+from ..analysis.similarity import dots
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
@@ -124,7 +124,7 @@ def patch_of(
     made = replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
     if work is None and made.error < NOTICEABLE:
         return made
-    return replace(made, projections=tuple(dot(made.delta, delta) for delta in given))
+    return replace(made, projections=dots(made.delta, given))
 
 
 def _in_shape(delta: Delta, shape: tuple[int, ...]) -> Delta:

@@ -38,8 +38,10 @@ def main() -> None:
     runs = {side: [run_child(asked, side) for _ in range(asked.repeat)] for side in sides}
     least = {side: {key: min(run[key] for run in runs[side]) for key in runs[side][0]} for side in sides}
     size = asked.rows * asked.columns * 4 / 2**20
-    print(f"TIES, {asked.loras} LoRAs, {asked.rows}x{asked.columns}, one thread, best of {asked.repeat},"
-          f" {load_average()}; the result alone is {size:.0f} MiB")
+    print(
+        f"TIES, {asked.loras} LoRAs, {asked.rows}x{asked.columns}, one thread, best of {asked.repeat},"
+        f" {load_average()}; the result alone is {size:.0f} MiB"
+    )
     for side in sides:
         print(f"  {side:5}{least[side]['seconds']:8.2f} CPU s{least[side]['mib']:8.0f} MiB peak")
     faster = least["peft"]["seconds"] / least["ours"]["seconds"]
@@ -47,12 +49,16 @@ def main() -> None:
     bare = (least["peft"]["mib"] - asked.loras * size) / least["ours"]["mib"]
     print(f"ratios, PEFT to ours: time {faster:.1f}, memory {smaller:.1f}, without PEFT's inputs {bare:.1f}")
     differing = run_child(asked, "both")["differing"]
-    print(f"entries that differ: {differing:.0f} of {asked.rows * asked.columns}; rounding decides at the threshold")
+    print(
+        f"entries that differ: {differing:.0f} of {asked.rows * asked.columns}; rounding decides at the threshold"
+    )
 
 
 def run_child(asked: argparse.Namespace, side: str) -> dict[str, float]:
     words = [f"--{name}={getattr(asked, name)}" for name in ("rows", "columns", "loras")]
-    done = subprocess.run([sys.executable, __file__, *words, f"--side={side}"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, __file__, *words, f"--side={side}"], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -60,7 +66,9 @@ def run_side(asked: argparse.Namespace) -> dict[str, float]:
     import torch
 
     torch.set_num_threads(1)
-    merges = {side: prepared(side, asked) for side in (("ours", "peft") if asked.side == "both" else (asked.side,))}
+    merges = {
+        side: prepared(side, asked) for side in (("ours", "peft") if asked.side == "both" else (asked.side,))
+    }
     before, start = peak_mib(resource.getrusage(resource.RUSAGE_SELF)), time.process_time()
     made = [merge() for merge in merges.values()]
     seconds, after = time.process_time() - start, peak_mib(resource.getrusage(resource.RUSAGE_SELF))
@@ -77,7 +85,10 @@ def prepared(side: str, asked: argparse.Namespace) -> Any:
     chance = torch.Generator().manual_seed(0)
     shape = (asked.rows, asked.columns)
     factors = [
-        (torch.randn(shape[0], RANK, generator=chance) * 0.02, torch.randn(RANK, shape[1], generator=chance) * 0.05)
+        (
+            torch.randn(shape[0], RANK, generator=chance) * 0.02,
+            torch.randn(RANK, shape[1], generator=chance) * 0.05,
+        )
         for _ in range(asked.loras)
     ]
     weights = torch.linspace(1.0, 0.5, asked.loras)
@@ -96,7 +107,16 @@ def prepared(side: str, asked: argparse.Namespace) -> Any:
     settings = {"density": DENSITY, "vote": "frequency", "divisor": "count", "unit": "entry"}
     count = asked.loras
     work = Work(
-        tuple(range(count)), tuple(weights.tolist()), ("",) * count, ("all",) * count, "trim", (), 1.0, 1.0, 0, settings
+        tuple(range(count)),
+        tuple(weights.tolist()),
+        ("",) * count,
+        ("all",) * count,
+        "trim",
+        (),
+        1.0,
+        1.0,
+        0,
+        settings,
     )
 
     def merge() -> torch.Tensor:
