@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.device import emptied, full_precision, is_refusal
+from ..core.log import log
 from ..core.quantile import magnitude_thresholds
 from ..core.rng import spread, uniform
 from ..enhance import orthogonalise, tall_masks
@@ -40,20 +42,54 @@ def blended(
         work: what is done.
         method: the merge method's module.
         target: its name; chance is drawn by it.
-        device: where it is done.
+        device: where it is done: on what is no CPU whole targets at a time, in tiles if they do not fit, and on the
+            CPU if those do not either.
 
     Returns:
         The result, float32, scale 1: dense, or low-rank where the method gives factors; and the relative error of
         what the shared basis of KnOTS could not hold.
     """
+    place = torch.device(device)
+    ways = [(place, False)]
+    if place.type != "cpu":
+        wholes = [(place, True)] if _is_entrywise(work, method) else []
+        ways = [*wholes, (place, False), (torch.device("cpu"), False)]
+    for where, is_whole in ways[:-1]:
+        try:
+            with full_precision(where):
+                return _blended(deltas, work, method, target, where, is_whole)
+        except RuntimeError as problem:
+            if not is_refusal(problem):
+                raise
+            what = "whole" if is_whole else "in tiles"
+            log.info("%s could not be merged %s on %s: %s", target, what, where, str(problem)[:200])
+        emptied(where)  # behind the handler, which holds on to the failed call's tensors
+    where, is_whole = ways[-1]
+    return _blended(deltas, work, method, target, where, is_whole)
+
+
+def _is_entrywise(work: Work, method: ModuleType) -> bool:
+    """Whether each entry is worked out by itself: then whole targets give the bits that their tiles give."""
+    sums = {COLUMN_WISE, ORTHOGONALISE} & set(work.enhancers)
+    return not sums and not is_linear(method)
+
+
+def _blended(
+    deltas: Sequence[Delta],
+    work: Work,
+    method: ModuleType,
+    target: str,
+    device: torch.device,
+    is_whole: bool,
+) -> tuple[Delta, float]:
     shape = deltas[0].shape
     if len(shape) > 1 and (KNOTS in work.enhancers or shares_basis(method)):
         basis, blocks, lost = shared_basis(deltas, int(work.settings["rank_limit"]))
         inner = [Dense(block, 1.0, tuple(block.shape)) for block in blocks]
-        merged = _Run(Tiles(inner, device), work, method, target).result()
+        merged = _Run(Tiles(inner, device, is_whole=is_whole), work, method, target).result()
         down = merged.matrix if isinstance(merged, Dense) else merged.flat()
         return LowRank(basis, down, 1.0, shape), lost
-    made = _Run(Tiles(deltas, device), work, method, target).result()
+    made = _Run(Tiles(deltas, device, is_whole=is_whole), work, method, target).result()
     if isinstance(made, LowRank):
         return LowRank(made.up, made.down, 1.0, shape), 0.0
     matrix = made.matrix
@@ -89,7 +125,7 @@ class _Run:
 
     def __init__(self, tiles: Tiles, work: Work, method: ModuleType, target: str) -> None:
         self._tiles, self._work, self._method, self._target = tiles, work, method, target
-        self._strengths = torch.tensor(work.strengths, device=tiles.device)
+        self._strengths = torch.tensor(work.strengths).to(tiles.device)
         self._thresholds: Sequence[float] = ()
         self._matrix: Tensor | None = None
         self._sparsify = SPARSIFIERS[work.sparsifier].sparsify if work.sparsifier else None
@@ -106,7 +142,7 @@ class _Run:
         merge = self._merger(gram)
         made = torch.empty(self._tiles.rows, self._tiles.columns)
         for start, tile, _ in self._prepared():
-            made[start : start + tile.shape[1]] = merge(tile)
+            made[start : start + tile.shape[1]] = merge(tile).to(made.device)
         finished = self._finished(made, gram)
         if isinstance(finished, LowRank) and TALL not in self._work.enhancers:
             return finished.times(self._work.gain)
@@ -123,7 +159,8 @@ class _Run:
         strengths, work = self._strengths, self._work
         if is_linear(self._method):
             assert gram is not None
-            coefficients = _coefficients(self._method, gram, strengths.double(), work.settings).float()
+            weights = torch.tensor(work.strengths).double()
+            coefficients = _coefficients(self._method, gram, weights, work.settings).float()
             return lambda tile: torch.einsum("n,ntc->tc", coefficients.to(tile.device), tile)
         given = _taken(self._method.merge, work.settings)
         if hasattr(self._method, "partial"):
@@ -151,8 +188,9 @@ class _Run:
         """Dot products of the deltas as they enter the method, `(n, n)` float64."""
         gram = torch.zeros(self._tiles.count, self._tiles.count, dtype=torch.float64)
         for _, tile, _ in self._prepared():
-            flat = tile.reshape(len(tile), -1)
-            gram += (flat @ flat.T).double().cpu()
+            for part in tile.split(self._tiles.height, 1):
+                flat = part.reshape(len(tile), -1)
+                gram += (flat @ flat.T).cpu().double()
         return (gram + gram.T) / 2
 
     def _masked(self) -> Iterator[tuple[int, Tensor]]:

@@ -24,6 +24,8 @@ from .methods import METHODS
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
 
+WORKING = 10  # times a delta's size, that a method needs beside the deltas of a whole target
+COUNTERS = 4 << 20  # bytes, for the counts that thresholds are found by
 NOTICEABLE = 1e-3  # an error that retention must show: half precision's rounding is less
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WIDTH = {"F64": 3, "F32": 3, "F16": 2, "BF16": 1}
@@ -59,6 +61,12 @@ def execute(
     for group, target in told(pairs, len(plan.targets), "merge", progress):
         make = partial(_made, stack, group, target, plan, dtype, device)
         yield deferred(make(), make) if is_lazy else make()
+
+
+def needed(plan: Plan) -> int:
+    """The bytes that the element-wise work of a plan takes on a device at most; 0 without any."""
+    with_work = [(prod(one.shape), len(one.work.places)) for one in plan.targets if one.work]
+    return max((4 * size * (count + WORKING) + COUNTERS for size, count in with_work), default=0)
 
 
 def _made(*given: Any) -> Patch:

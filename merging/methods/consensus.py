@@ -54,8 +54,8 @@ def finish(merged: Tensor, strengths: Tensor, *, norms: Tensor) -> tuple[Tensor,
         where the LoRAs all but cancel: those are `merged` as it is.
     """
     present = float(torch.linalg.vector_norm(merged, dtype=torch.float64))
-    shares = strengths.double().abs().cpu()
-    expected = float((shares @ norms.double().cpu()) / shares.sum())
+    shares = strengths.cpu().double().abs()
+    expected = float((shares @ norms.cpu().double()) / shares.sum())
     if present <= ANTIPODAL * expected:
         return merged
     factor = expected / present

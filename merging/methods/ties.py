@@ -96,8 +96,7 @@ def merge(
     for delta, strength in zip(deltas, strengths, strict=True):
         push = delta * strength
         if unit == "row":
-            agrees = (torch.sign(_ballot(delta, unit)) * torch.sign(strength)).to(elected) == elected
-            agrees = agrees.to(push)
+            agrees = (torch.sign(_ballot(delta, unit)).to(push) * torch.sign(strength) == elected).to(push)
             push *= agrees
         else:
             push.mul_(elected).clamp_(min=0)
@@ -115,16 +114,16 @@ def _elected(deltas: Tensor, strengths: Tensor, vote: str, unit: str) -> Tensor:
         raise ValueError("the vote `auto` must be settled for the whole target first: see `settled_vote`")
     first = _ballot(deltas[0], unit)
     if vote == "frequency":
-        counts = torch.zeros_like(first)
+        counts = torch.zeros_like(first).to(deltas)
         for delta, strength in zip(deltas, strengths, strict=True):
-            counts += torch.sign(_ballot(delta, unit)).mul_(torch.sign(strength))
-        return torch.sign(counts).to(deltas)
+            counts += torch.sign(_ballot(delta, unit)).to(deltas).mul_(torch.sign(strength))
+        return torch.sign(counts)
     # Double precision adds what is single exactly, in any order: a tie is a tie for every order of the stack.
     votes = double(torch.zeros_like(first))
     for delta, strength in zip(deltas, strengths, strict=True):
-        votes += double(_ballot(delta, unit) * strength)
+        votes += double(delta * strength) if unit == "entry" else _ballot(delta, unit) * double(strength)
     return torch.sign(votes).to(deltas)
 
 
 def _ballot(delta: Tensor, unit: str) -> Tensor:
-    return delta if unit == "entry" else total(delta, 1)
+    return delta if unit == "entry" else total(delta, 1, keepdim=True)
