@@ -28,7 +28,7 @@ from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.cleaning import cleaner
 from .merging.deferred import kept
-from .merging.engine import execute, needed
+from .merging.engine import ask_room, execute
 from .merging.fit import HEADER_BYTES, fitted
 from .merging.holding import held_out
 from .merging.inner import assembled
@@ -149,16 +149,13 @@ def merge(
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
     plans = recipe.inner if isinstance(recipe, Plan) else {}
     built, told = _resolved(stack, asked, model, plans, progress, device)
-    asks = make_room if make_room is not None and device.type != "cpu" else None
-    if asks and any(needed(plan) for plan in told.get("inner", {}).values()):
-        asks(max(map(needed, told["inner"].values())))
+    ask_room(make_room, device, told.get("inner", {}).values())
     measured = measure(built, progress=progress)
     if isinstance(recipe, Plan):
         decided = recipe
     else:
         decided = replace(make_plan(built, asked, measured, progress), **told)
-    if asks and needed(decided):
-        asks(needed(decided))
+    ask_room(make_room, device, [decided])
     patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
     return Merged(built, decided, measured, patches)
 
@@ -311,6 +308,7 @@ def verify(
     *,
     model: Model | None = None,
     progress: Progress = silent,
+    device: torch.device | str = "cpu",
 ) -> Proof:
     """Prove a saved file against its inputs again: merge them, and compare target by target.
 
@@ -320,6 +318,7 @@ def verify(
         recipe: what was asked; None takes it from the file.
         model: the base model, if the merge was made with one.
         progress: told after every target.
+        device: where element-wise work is done: devices round apart, so the one that the merge was done on.
 
     Raises:
         FileError: a file cannot be read.
@@ -333,7 +332,7 @@ def verify(
             raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
         recipe = told.recipe
     told = told or Described(recipe)
-    merged = merge(_as_hosted(stack, told), recipe, model=model, progress=progress)
+    merged = merge(_as_hosted(stack, told), recipe, model=model, progress=progress, device=device)
     pieces = merged._pieces(told)
     read_error, where = max(
         (difference(saved.load(module), piece), str(piece.patch.target))

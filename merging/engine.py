@@ -1,6 +1,6 @@
 """Runs a plan, target by target: a generator of patches, one target in memory at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import hypot, prod
@@ -10,7 +10,7 @@ import torch
 
 from ..analysis.similarity import dots
 from ..core.errors import RecipeError
-from ..core.progress import Progress, silent, told
+from ..core.progress import Progress, beating, silent, told
 from ..core.threads import one_thread
 from ..lora.factors import Delta
 from ..lora.formats import Module
@@ -44,7 +44,7 @@ def execute(
     Args:
         stack: the stack the plan was made for.
         plan: what to do; nothing is decided here.
-        progress: told after every target; what it raises ends the merge.
+        progress: told after every target, and the same again now and then within one; what it raises ends the merge.
         device: where element-wise work is done; all else is small and stays on the CPU.
         is_lazy: results of full rank are let go again, and made anew whenever somebody asks for their values.
 
@@ -58,9 +58,19 @@ def execute(
         )
     dtype = output_dtype(stack, plan)
     pairs = zip(stack.walk(), plan.targets, strict=True)
-    for group, target in told(pairs, len(plan.targets), "merge", progress):
+    total = len(plan.targets)
+    for done, (group, target) in enumerate(told(pairs, total, "merge", progress)):
         make = partial(_made, stack, group, target, plan, dtype, device)
-        yield deferred(make(), make) if is_lazy else make()
+        with beating(partial(progress, "merge", done, total)):
+            made = make()
+        yield deferred(made, make) if is_lazy else made
+
+
+def ask_room(make_room: Callable[[int], object] | None, device: torch.device, plans: Iterable[Plan]) -> None:
+    """Ask a host once to free what the largest target of some plans needs on a device."""
+    largest = max(map(needed, plans), default=0)
+    if make_room is not None and largest and device.type != "cpu":
+        make_room(largest)
 
 
 def needed(plan: Plan) -> int:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from ..core.progress import beat
 from ..lora.factors import Delta, LowRank
 from ..lora.full import Dense
 
@@ -68,6 +69,7 @@ class Tiles:
                     last = min(first + self.height, stop)
                     make(first, last, tile[place, first - start : last - start])
             yield tile
+            beat()
 
 
 def _maker(delta: Delta, device: torch.device) -> Callable[[int, int, Tensor], object]:
