@@ -38,7 +38,7 @@ def main() -> None:
         print(json.dumps(side(asked.every, files, ours, theirs)))
         return
     words = ["merge", *map(str, files), "-o", str(ours), "--method", "weighted_sum", "--no-auto-strength"]
-    words += ["--dtype", "float32", "--quiet", "--force"]
+    words += ["--dtype", "float32", "--naming", "kohya", "--quiet", "--force"]
     mine = best([cost(*command(*words)) for _ in range(asked.repeat)])
     peft = min(child(asked, "peft") for _ in range(asked.repeat))
     start = best([cost("-c", START) for _ in range(asked.repeat)]).cpu_seconds
@@ -58,6 +58,10 @@ def child(asked: argparse.Namespace, side: str) -> Any:
 def factors(file: Any, name: str) -> tuple[Any, Any, float]:
     up, down = file.get_tensor(f"{name}.lora_up.weight"), file.get_tensor(f"{name}.lora_down.weight")
     return up, down, float(file.get_tensor(f"{name}.alpha")) / down.shape[0]
+
+
+def bare(name: str) -> str:
+    return name.removeprefix("lora_unet_")
 
 
 def opened(files: list[Path], every: int) -> tuple[list[Any], list[str]]:
@@ -80,8 +84,10 @@ def run_peft(every: int, files: list[Path], _: Path, out: Path) -> float:
         name: (factors(sources[0], name)[0].shape[0], factors(sources[0], name)[1].shape[1]) for name in names
     }
     base = torch.nn.ModuleDict({name: torch.nn.Linear(i, o, bias=False) for name, (o, i) in shapes.items()})
+    # PEFT passes over every module that is called after a LoRA.
+    base = torch.nn.ModuleDict({bare(name): layer for name, layer in base.items()})
     adapters = [str(number) for number in range(len(files))]
-    configs = [LoraConfig(r=rank, lora_alpha=rank // 2, target_modules=names) for rank in RANKS]
+    configs = [LoraConfig(r=rank, lora_alpha=rank // 2, target_modules=[*base]) for rank in RANKS]
     model: Any = get_peft_model(base, configs[0], adapters[0])  # type: ignore[arg-type]
     for adapter, config in zip(adapters[1:], configs[1:], strict=True):
         model.add_adapter(adapter, config)
@@ -89,7 +95,7 @@ def run_peft(every: int, files: list[Path], _: Path, out: Path) -> float:
         for adapter, source in zip(adapters, sources, strict=True):
             for name in names:
                 up, down, _scale = factors(source, name)
-                layer = model.base_model.model[name]
+                layer = model.base_model.model[bare(name)]
                 layer.lora_B[adapter].weight.copy_(up)
                 layer.lora_A[adapter].weight.copy_(down)
     start = time.process_time()
@@ -114,7 +120,9 @@ def errors(every: int, files: list[Path], ours: Path, theirs: Path) -> tuple[flo
             exact = exact + scale * (up.double() @ down.double())
         up, down, scale = factors(mine, name)
         kept = [scale * (up.double() @ down.double())]
-        halves = [peft.get_tensor(f"base_model.model.{name}.lora_{end}.weight").double() for end in "BA"]
+        halves = [
+            peft.get_tensor(f"base_model.model.{bare(name)}.lora_{end}.weight").double() for end in "BA"
+        ]
         kept.append(config["lora_alpha"] / config["r"] * (halves[0] @ halves[1]))
         worst = [
             max(old, float((one - exact).norm() / exact.norm())) for old, one in zip(worst, kept, strict=True)
