@@ -89,27 +89,24 @@ class ComfyQueue:
         raise ServerLostError("it forgot the prompt twice; it may have been restarted")
 
     def _submit(self, prompt: Mapping[str, Any], stop: threading.Event) -> str:
-        identity = str(uuid4())
-        body = {"prompt": prompt, "prompt_id": identity, "client_id": identity}
         since = time.monotonic()
         while True:
+            identity = str(uuid4())
             try:
-                answer = self._ask("/prompt", body)
+                answer = self._ask(
+                    "/prompt", {"prompt": prompt, "prompt_id": identity, "client_id": identity}
+                )
                 break
             except _UnreachableError as problem:
                 self._wait_or_lose(since, problem, stop)
-            try:  # the answer may have been lost, and not the prompt
-                if self._is_queued(identity) or identity in self._ask(f"/history/{identity}"):
-                    return identity
-            except (_UnreachableError, PromptFailedError):
-                continue
+                self._withdraw(identity)  # the answer may have been lost, and not the prompt
         given = answer.get("prompt_id")
         if not isinstance(given, str) or not given:
             raise PromptFailedError("it took the prompt and gave it no number; is it a ComfyUI server?")
         if complaint := _complaint(answer):
             # It would run what is sound of the prompt, and show a score of something else.
             self._withdraw(given)
-            raise FailedPromptError(f"it refused a part of the prompt: {complaint}")
+            raise PromptFailedError(f"it refused a part of the prompt: {complaint}")
         return given
 
     def _awaited(self, identity: str, until: float, stop: threading.Event) -> Mapping[str, Any] | None:

@@ -72,6 +72,6 @@ def test_what_the_server_refuses_is_told(
     verdict = found.ranked[0].verdict
     assert (
         verdict is not None
-        and "refused the prompt with 400" in verdict.error
+        and "refused a part of the prompt" in verdict.error
         and "lora_name" in verdict.error
     )
