@@ -59,15 +59,31 @@ def blended(
     return Dense(matrix if len(shape) > 1 else matrix.reshape(-1, 1), 1.0, shape), 0.0
 
 
-def expected_norm(deltas: Sequence[Delta], work: Work, method: ModuleType, target: str) -> float:
-    """The norm that a blend will have, from some rows of it; exact where the target has no more than those."""
+def expected_norm(
+    deltas: Sequence[Delta], work: Work, method: ModuleType, target: str, energies: Tensor
+) -> float:
+    """The norm that a blend will have, from some rows of it; exact where the target has no more than those.
+
+    Args:
+        deltas: as for `blended`.
+        work: as for `blended`.
+        method: as for `blended`.
+        target: as for `blended`.
+        energies: `(n,)` float64, squared norms of the deltas.
+    """
     shape = deltas[0].shape
     if len(shape) == 1 or shape[0] <= SAMPLE or KNOTS in work.enhancers or shares_basis(method):
         return norm_of(blended(deltas, work, method, target)[0])
     rows = spread(SAMPLE, shape[0], target)
     columns = torch.arange(deltas[0].numel // shape[0])
     some = [Dense(delta.block(rows, columns), 1.0, (len(rows), len(columns))) for delta in deltas]
-    return norm_of(blended(some, work, method, target)[0]) * (shape[0] / len(rows)) ** 0.5
+    sampled = torch.tensor([norm_of(one) ** 2 for one in some], dtype=torch.float64)
+    squares = torch.tensor(work.strengths, dtype=torch.float64).square()
+    # Rows differ in how much a LoRA changes them: what these have of its energy tells what they have of the result's.
+    share = float(squares @ sampled) / float(squares @ energies)
+    if share <= 0.0:
+        return norm_of(blended(deltas, work, method, target)[0])
+    return norm_of(blended(some, work, method, target)[0]) / share**0.5
 
 
 def norm_of(delta: Delta) -> float:

@@ -7,7 +7,7 @@ from math import hypot, prod
 
 import torch
 
-from ..analysis.similarity import dot
+from ..analysis.similarity import dot, gram_matrix
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
 from ..core.threads import one_thread
@@ -17,9 +17,10 @@ from ..lora.full import Dense, Kron
 from ..lora.stack import Group, Stack
 from .combine import combined_keeping
 from .deferred import deferred
-from .elements import blended, norm_of
+from .elements import blended
 from .forms import form_of
 from .methods import METHODS
+from .methods.spherical import combined_norm
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
 
@@ -109,15 +110,15 @@ def patch_of(
     if work is not None:
         blending = [deltas[place] for place in work.places]
         blend, unshared = blended(blending, work, METHODS[target.method], str(group.target), device)
-        rank, tolerance = form_of(blend, recipe, sum(delta.rank for delta in blending))
         others = [place for place in range(len(deltas)) if place not in work.places]
+        top = sum(deltas[place].rank for place in others if is_kept[place])
+        rank, tolerance = form_of(blend, recipe, sum(delta.rank for delta in blending), top)
         deltas = [blend, *(deltas[place] for place in others)]
         coefficients = [1.0, *(coefficients[place] for place in others)]
         is_kept = [False, *(is_kept[place] for place in others)]
     delta, kept, lost = combined_keeping(deltas, coefficients, is_kept, rank, tolerance)
     if work is not None:
-        # What a truncation takes is orthogonal to what it leaves.
-        norm = norm_of(delta) / max(1.0 - lost**2, 1e-12) ** 0.5
+        norm = combined_norm(gram_matrix(deltas), torch.tensor(coefficients, dtype=torch.float64))
     made = rounded(group.target, _in_shape(delta, group.shape), dtype, norm)
     made = replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
     if work is None and made.error < NOTICEABLE:

@@ -168,6 +168,9 @@ def _target_plan(given: object) -> TargetPlan:
     coefficients = tuple(map(as_number, as_list(fields["coefficients"])))
     if len(entries) != len(coefficients):
         raise ValueError("a target has not one coefficient an entry")
+    work = None if fields["work"] is None else Work.from_json(fields["work"])
+    if work and max(work.places) >= len(entries):
+        raise ValueError("the work on a target is for more LoRAs than touch it")
     return TargetPlan(
         target=_target(as_object(fields["target"])),
         shape=tuple(map(as_count, as_list(fields["shape"]))),
@@ -176,7 +179,7 @@ def _target_plan(given: object) -> TargetPlan:
         method=as_text(fields["method"]),
         norm=as_number(fields["norm"]),
         reason=as_text(fields["reason"]),
-        work=None if fields["work"] is None else Work.from_json(fields["work"]),
+        work=work,
     )
 
 

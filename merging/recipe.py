@@ -10,7 +10,7 @@ from ..core.params import Choice, Span, checked, unknown
 from ..sparsify import SPARSIFIERS
 from .methods import METHODS
 from .recipe_words import Divisor, Vote
-from .work import COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL
+from .work import COLUMN_WISE, KNOTS, LEAST_DENSITY, ORTHOGONALISE, TALL
 
 AUTO = "auto"
 NONE = "none"
@@ -119,6 +119,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         checked(Recipe, asdict(self), "the recipe")
+        if 0.0 < self.density < LEAST_DENSITY:
+            raise RecipeError(
+                f"`density` of the recipe is {self.density:g}; it must lie between {LEAST_DENSITY} and 1, or be 0 to be"
+                " chosen."
+            )
         if self.method != AUTO:
             if self.method not in METHODS:
                 raise RecipeError(unknown(METHODS.what, self.method, dict.fromkeys([AUTO, *METHODS])))
