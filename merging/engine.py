@@ -24,6 +24,7 @@ from .methods import METHODS
 from .methods.spherical import combined_norm
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
+from .recipe import AUTO
 
 NOTICEABLE = 1e-3  # an error that retention must show: half precision's rounding is less
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -75,7 +76,7 @@ def width_of(module: Module) -> int:
 
 def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
     """The dtype of a plan's results: the one asked for, or the widest of the inputs, at least 16 bits."""
-    if plan.recipe.dtype != "auto":
+    if plan.recipe.dtype != AUTO:
         return _DTYPES[plan.recipe.dtype]
     widest = max(
         width_of(contribution.module) for group in stack.groups for contribution in group.contributions
@@ -121,8 +122,9 @@ def patch_of(
     delta, kept, lost = combined_keeping(deltas, coefficients, is_kept, rank, tolerance)
     if work is not None:
         norm = combined_norm(gram_matrix(deltas), torch.tensor(coefficients, dtype=torch.float64))
-    made = rounded(group.target, _in_shape(delta, group.shape), dtype, norm)
-    made = replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
+    made = rounded(group.target, _in_shape(delta, group.shape), dtype, norm, may_widen=recipe.dtype == AUTO)
+    error = hypot(lost, made.rounding, unshared)
+    made = replace(made, error=error, kept=kept, cut=lost, unshared=unshared)
     if work is None and made.error < NOTICEABLE:
         return made
     return replace(made, projections=tuple(dot(made.delta, delta) for delta in given))

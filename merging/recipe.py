@@ -57,7 +57,8 @@ class Recipe:
         rank: the largest rank of the result, 0 for what the stack asks for; preserved LoRAs stay exactly if
             it leaves room for more than them.
         tolerance: the relative error a smaller rank may cost, 0 for none; preserved LoRAs stay exactly.
-        dtype: of the result's factors; `auto` is the widest of the inputs.
+        dtype: of the result's factors; `auto` is the widest of the inputs, and float32 on a target of which that would
+            take more than a hundredth.
         partial: go on without modules that are not read.
         hold_structural: hold LCM, Lightning, Turbo, Hyper, DPO, edit and other structural LoRAs out of the blend and
             add them on top, exactly, like preserved ones.

@@ -13,14 +13,7 @@ from lora_alloy_testing.builders import TOY, Factors, dense, difference, file_of
 from lora_alloy_testing.compositions import Composition, composed
 
 NAME, (TARGET, SHAPE) = next(iter(TOY.items()))
-ENHANCERS = (
-    "none",
-    "refine",
-    "full",
-    "knots,tall_masks",
-    "orthogonalise",
-    "orthogonalise,column_wise",
-)
+ENHANCERS = ("none", "refine", "full", "knots,tall_masks")
 STACKS: dict[str, list[tuple[Factors, float, str]]] = {
     "three": [
         (noise(SHAPE, 4, seed=1, alpha=2.0), 1.0, "all"),
@@ -100,20 +93,18 @@ def test_around_a_linear_method_masks_and_bases_change_not_a_bit(method, enhance
 
 
 @pytest.mark.parametrize("sparsifier", ["dare", "della"])
-@pytest.mark.parametrize("density", [0.2, 0.7])
-def test_the_mean_of_many_draws_is_the_sum_itself_and_the_share_that_stays_the_density(sparsifier, density):
+def test_the_mean_of_many_draws_is_the_sum_itself_and_the_share_that_stays_the_density(sparsifier):
     lora, other = noise(SHAPE, 4, seed=1), noise(SHAPE, 4, seed=2)
     entries = [
         Entry(file_of({NAME: lora}, "one")),
         Entry(file_of({NAME: other.times(1e-12)}, "hardly there")),
     ]
-    draws = []
-    for seed in range(300):
-        how = Composition("weighted_sum", sparsifier, density=density, seed=seed)
+    count, draws = 60, []
+    for seed in range(count):
+        how = Composition("weighted_sum", sparsifier, density=0.4, seed=seed)
         (found,) = dense(merge(entries, asked(how))).values()
         draws.append(found)
-    kept = np.mean([np.abs(draw) > 1e-8 for draw in draws])
-    assert kept == pytest.approx(density, abs=0.005)
-    # A mean of 300: its distance is that of one draw over √300, some 4 entries' luck aside.
-    off = np.linalg.norm(draws - lora.delta, axis=(1, 2)).mean() / 300**0.5
-    assert np.linalg.norm(np.mean(draws, 0) - lora.delta) < 1.2 * off
+    assert np.mean([np.abs(draw) > 1e-8 for draw in draws]) == pytest.approx(0.4, abs=0.015)
+    # The mean of so many is as far off as one of them, over the root of their number.
+    off = np.linalg.norm(draws - lora.delta, axis=(1, 2)).mean() / count**0.5
+    assert np.linalg.norm(np.mean(draws, 0) - lora.delta) < 1.3 * off
