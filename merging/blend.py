@@ -12,7 +12,7 @@ from ..enhance import orthogonalise
 from ..lora.stack import Group, Stack
 from .cleaning import tamed
 from .density import guessed_density
-from .elements import expected_norm
+from .elements import expected
 from .methods import METHODS, degree, is_linear, shares_basis, ties
 from .methods.spherical import combined_norm
 from .recipe import Recipe
@@ -36,6 +36,7 @@ class Blend:
         method: the method's name.
         reason: why this one.
         norm: of the blend, without what is preserved; from a sample, if there is element-wise work.
+        across: the dot product of that blend with what is preserved; only of element-wise work.
         work: the element-wise work, or None where the blend is a combination.
         has_cancelled: the LoRAs all but cancel each other, and the method took their average.
     """
@@ -45,6 +46,7 @@ class Blend:
     method: str
     reason: str
     norm: float
+    across: float = 0.0
     work: Work | None = None
     has_cancelled: bool = False
 
@@ -87,8 +89,9 @@ def blend_group(
         if work.settings["density"] == 0.0:
             found = guessed_density(chosen, recipe.architecture, stack.family, str(one.target))
             work = replace(work, settings={**work.settings, "density": found})
-        norm = expected_norm(chosen, work, module, str(one.target), one.gram.diagonal()[places])
-        return replace(blend, norm=norm, work=work, reason=reason + _told(work))
+        top = [(deltas[k], float(strengths[k])) for k in torch.nonzero(is_preserved).flatten().tolist()]
+        norm, across = expected(chosen, work, module, str(one.target), one.gram.diagonal()[places], top)
+        return replace(blend, norm=norm, across=across, work=work, reason=reason + _told(work))
     is_turned = ORTHOGONALISE in recipe.enhancers and _acts(
         ORTHOGONALISE, module, is_row=len(group.shape) == 1
     )

@@ -5,7 +5,6 @@ It is what the report prints, what is stored and what replays; execution decides
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import hypot
 from typing import Any
 
 import torch
@@ -241,9 +240,7 @@ def make_plan(
                 entries=one.entries,
                 coefficients=tuple(coefficients.tolist()),
                 method=blend.method,
-                norm=hypot(blend.norm * scale, combined_norm(one.gram, coefficients))
-                if blend.work
-                else combined_norm(one.gram, coefficients),
+                norm=_norm(blend, scale, combined_norm(one.gram, coefficients)),
                 reason=blend.reason,
                 work=_scaled(blend.work, scale),
             )
@@ -261,6 +258,13 @@ def make_plan(
             *_cancelled(targets, blends),
         ),
     )
+
+
+def _norm(blend: Blend, scale: float, combined: float) -> float:
+    """Of the result on a target: of the combination alone, or with the element-wise work below it."""
+    if blend.work is None:
+        return combined
+    return max((blend.norm * scale) ** 2 + 2 * scale * blend.across + combined**2, 0.0) ** 0.5
 
 
 def _branch_of(target: Target) -> str:

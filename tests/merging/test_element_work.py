@@ -63,6 +63,22 @@ def test_the_expected_norm_of_a_result_is_near_its_own(recipe):
     assert told.targets[0].norm == pytest.approx(found.norm, rel=0.02)
 
 
+@pytest.mark.parametrize("shape", [(24, 16), (640, 96)])
+@pytest.mark.parametrize(
+    "recipe",
+    [Recipe(method="ties"), Recipe(method="weighted_sum", sparsify="dare"), Recipe(method="knots_ties")],
+    ids=str,
+)
+def test_the_expected_norm_counts_what_a_preserved_lora_shares_with_the_blend(recipe, shape):
+    style = noise(shape, 8, seed=1)
+    blended = [Entry(file_of({NAME: noise(shape, 8, seed=seed)}, f"ink {seed}")) for seed in (1, 2)]
+    for strength in (1.0, -1.0):
+        kept = Entry(file_of({NAME: style.times(0.7)}, "style"), strength, preserve=True)
+        (found,) = merge([*blended, kept], recipe)
+        (told,) = plan([*blended, kept], recipe).targets
+        assert told.norm == pytest.approx(found.norm, rel=0.02)
+
+
 @pytest.mark.parametrize("by_row", [False, True], ids=["by entry", "by row"])
 @pytest.mark.parametrize("strengths", [(1.0, 1.0), (1.0, 0.5, -0.7)], ids=str)
 def test_conflict_modes_are_those_of_the_formula(strengths, by_row):

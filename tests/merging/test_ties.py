@@ -145,8 +145,8 @@ class TestAgainstPeft:
 
     Its names and ours, and where they part:
 
-    - `dare_linear` and `magnitude_prune` are a `weighted_sum` behind `dare` and behind `trim`: one formula, but for what
-      is drawn. Our draw goes by file and target, PEFT's by its generator.
+    - `dare_linear` and `magnitude_prune` are a `weighted_sum` behind `dare` and behind `trim`: one formula, but for
+      what is drawn. Our draw goes by file and target, PEFT's by its generator.
     - `ties` and `dare_ties` with the divisor `count` are ours where no vote is tied and all strengths are of one sign:
       a tie goes to the target's majority here and to plus there, `total` counts strengths here and none there, and a
       negative strength turns a LoRA round before the vote here and after it there. Our default divisor, `mass`, is the
