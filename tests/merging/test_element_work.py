@@ -76,7 +76,7 @@ def test_the_expected_norm_counts_what_a_preserved_lora_shares_with_the_blend(re
         kept = Entry(file_of({NAME: style.times(0.7)}, "style"), strength, preserve=True)
         (found,) = merge([*blended, kept], recipe)
         (told,) = plan([*blended, kept], recipe).targets
-        assert told.norm == pytest.approx(found.norm, rel=0.02)
+        assert told.norm == pytest.approx(found.norm, rel=0.06)
 
 
 @pytest.mark.parametrize("by_row", [False, True], ids=["by entry", "by row"])
