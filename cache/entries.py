@@ -41,7 +41,7 @@ def json_entry(kind: str, name: str, value: Any) -> bytes:
     """
     text = _canonical(value)
     head = {"format": FORMAT, "kind": kind, "key": name, "checksum": _checksum(text, {})}
-    return f'{_canonical(head)[:-1]},"value":{text}}}\n'.encode()
+    return f'{_canonical(head)[:-1]},"value":{text}}}'.encode()
 
 
 def tensor_entry(

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from io import FileIO
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -122,7 +123,9 @@ class Store:
         if _exists(path) or not self._fits(size):
             return False
         plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-        return self._put(path, size, tensor_entry(kind, name, value, plain))
+        pieces = tensor_entry(kind, name, value, plain)
+        head = list(islice(pieces, 2))
+        return self._put(path, size + sum(map(len, head)), chain(head, pieces))
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """How many entries there are of each kind, and their bytes."""
