@@ -93,7 +93,7 @@ def branch_scale(
         if one.target.is_clip == (name == "clip")
     )
     norms = gram.diagonal().clamp(min=0).sqrt()
-    blend_norm, sum_norm = fsum(energies) ** 0.5, float(gram.sum().clamp(min=0)) ** 0.5
+    blend_norm, sum_norm = fsum(energies) ** 0.5, max(fsum(gram.flatten().tolist()), 0.0) ** 0.5
     scale, reason = _scale(recipe, norms[norms > 0], blend_norm, sum_norm)
     return Branch(name, scale, factors, tuple(norms.tolist()), blend_norm, sum_norm, reason)
 
