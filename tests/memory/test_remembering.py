@@ -8,19 +8,16 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-import torch
 
 from lora_alloy import api
-from lora_alloy.analysis import measure as measuring
-from lora_alloy.api import Merged, analyze, merge, plan
+from lora_alloy.api import analyze, merge, plan
 from lora_alloy.cache.store import Store
-from lora_alloy.core.errors import SaveError
 from lora_alloy.lora.entries import Entry
-from lora_alloy.lora.file import lora_in_memory, open_lora
-from lora_alloy.memory import Memory, contents
-from lora_alloy.memory import memory as remembering
+from lora_alloy.lora.file import lora_in_memory
+from lora_alloy.memory import contents
 from lora_alloy.merging.recipe import Recipe
 from lora_alloy_testing.builders import TOY, entry_of, tensors_of, toy_lora, write_lora
+from lora_alloy_testing.remembered import Counted, assert_same, same_bits, saved, stack
 
 # Of every field of a recipe, another value than the one that a merge below has.
 OTHERS = {
@@ -65,73 +62,6 @@ RECIPES = {
     "cleaned": Recipe(star_eta=80.0),
     "formula": Recipe(formula="(1+2):0.6 + 3:0.4"),
 }
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    return tmp_path / "memory"
-
-
-@pytest.fixture
-def paths(tmp_path: Path) -> list[Path]:
-    names = list(TOY)
-    return [
-        write_lora(tmp_path / "ink.safetensors", toy_lora(1, rank=4, alpha=2.0)),
-        write_lora(tmp_path / "oil.safetensors", toy_lora(2, rank=8, names=names[1:])),
-        write_lora(tmp_path / "wax.safetensors", toy_lora(3, rank=2), "peft"),
-    ]
-
-
-def stack(paths: list[Path], strengths: tuple[float, ...] = (1.0, 0.8, -0.5)) -> list[Entry]:
-    return [
-        entry_of(path, strength, 0.7 * strength, preserve=place == 2)
-        for place, (path, strength) in enumerate(zip(paths, strengths, strict=False))
-    ]
-
-
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (
-        one.dtype == other.dtype
-        and one.shape == other.shape
-        and one.contiguous()
-        .reshape(-1)
-        .view(torch.uint8)
-        .equal(other.contiguous().reshape(-1).view(torch.uint8))
-    )
-
-
-def assert_same(found: Merged, expected: Merged) -> None:
-    assert found.plan == expected.plan
-    for one, other in zip(found.patches, expected.patches, strict=True):
-        assert replace(one, delta=other.delta) == other
-        assert type(one.delta) is type(other.delta)
-        assert (one.delta.scale, one.delta.shape) == (other.delta.scale, other.delta.shape)
-        assert one.delta.tensors.keys() == other.delta.tensors.keys()
-        assert all(same_bits(one.delta.tensors[role], value) for role, value in other.delta.tensors.items())
-    for one, other in zip(found.measured, expected.measured, strict=True):
-        assert (one.target, one.entries, one.size) == (other.target, other.entries, other.size)
-        assert same_bits(one.gram, other.gram)
-        assert (one.conflict is None) == (other.conflict is None)
-        assert one.conflict is None or other.conflict is None or same_bits(one.conflict, other.conflict)
-    assert found.report.text() == expected.report.text()
-
-
-def saved(merged: Merged, path: Path) -> bytes:
-    merged.save(path)
-    return path.read_bytes()
-
-
-class Counted:
-    """Counts the targets that are measured."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.targets, inner = [], measuring._measure_group
-
-        def counting(stack, group, is_deep):
-            self.targets.append(str(group.target))
-            return inner(stack, group, is_deep)
-
-        monkeypatch.setattr(measuring, "_measure_group", counting)
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
@@ -347,144 +277,3 @@ def test_tensors_in_memory_go_by_their_values(paths, kept):
     merge(entries(2), memory=Store(kept))
     assert merge(entries(2), memory=Store(kept)).is_recalled
     assert not merge(entries(3), memory=Store(kept)).is_recalled
-
-
-def test_a_plan_that_is_replayed_is_not_looked_up(paths, kept):
-    decided = plan(stack(paths))
-    assert not merge(stack(paths), decided, memory=Store(kept)).is_recalled
-    assert not merge(stack(paths), decided, memory=Store(kept)).is_recalled
-    assert "result" not in Store(kept).sizes()
-
-
-def test_disabled_touches_nothing(paths, kept):
-    for _ in range(2):
-        assert not merge(stack(paths), memory=Store(kept, mode="disabled")).is_recalled
-    assert not kept.exists()
-
-
-def test_read_only_finds_and_adds_nothing(paths, kept):
-    merge(stack(paths), memory=Store(kept, mode="read_only"))
-    assert not kept.exists()
-    merge(stack(paths), memory=Store(kept))
-    before = Store(kept).sizes()
-    assert merge(stack(paths), memory=Store(kept, mode="read_only")).is_recalled
-    merge(stack(paths[:2]), memory=Store(kept, mode="read_only"))
-    assert Store(kept).sizes() == before
-
-
-def test_strengths_are_never_ignored_in_a_result(paths, kept):
-    merge(stack(paths), memory=Store(kept, mode="auto_ignore_strength"))
-    louder = stack(paths, (1.0, 0.8, -0.6))
-    found = merge(louder, memory=Store(kept, mode="auto_ignore_strength"))
-    assert not found.is_recalled
-    assert_same(found, merge(louder))
-
-
-def test_clear_and_run_makes_all_of_a_stack_anew(paths, kept, monkeypatch):
-    merge(stack(paths), memory=Store(kept))
-    merge(stack(paths[:2]), memory=Store(kept))
-    before = Store(kept).sizes()
-    counted = Counted(monkeypatch)
-    found = merge(stack(paths), memory=Store(kept, mode="clear_and_run"))
-    assert not found.is_recalled and sorted(counted.targets) == sorted(target for target, _ in TOY.values())
-    assert Store(kept).sizes() == before
-    assert merge(stack(paths[:2]), memory=Store(kept)).is_recalled
-    assert merge(stack(paths), memory=Store(kept)).is_recalled
-
-
-def test_damaged_entries_are_made_anew_and_told(paths, kept):
-    expected = merge(stack(paths), memory=Store(kept))
-    entries = [path for path in kept.rglob("*") if path.suffix in (".json", ".safetensors")]
-    for path in entries:
-        data = bytearray(path.read_bytes())
-        data[-5] ^= 4
-        path.write_bytes(data)
-    store = Store(kept)
-    found = merge(stack(paths), memory=store)
-    assert not found.is_recalled and store.notes
-    assert_same(found, expected)
-    store = Store(kept)
-    assert merge(stack(paths), memory=store).is_recalled and not store.notes
-
-
-def test_a_program_that_changed_remembers_nothing(paths, kept, monkeypatch):
-    merge(stack(paths), memory=Store(kept))
-    with monkeypatch.context() as patch:
-        patch.setattr(remembering, "is_changed", lambda: True)
-        store = Store(kept)
-        assert not merge(stack(paths), memory=store).is_recalled
-        assert "changed after it was started" in store.notes[0]
-    monkeypatch.setattr(remembering, "program", lambda: "another version")
-    assert not merge(stack(paths), memory=Store(kept)).is_recalled
-
-
-def test_a_cancelled_merge_remembers_no_result(paths, kept):
-    class CancelledError(Exception):
-        pass
-
-    def cancel(what: str, done: int, total: int) -> None:
-        if what == "merge" and done == 2:
-            raise CancelledError
-
-    with pytest.raises(CancelledError):
-        merge(stack(paths), memory=Store(kept), progress=cancel)
-    assert "result" not in Store(kept).sizes()
-    assert_same(merge(stack(paths), memory=Store(kept)), merge(stack(paths)))
-
-
-def test_a_hit_tells_its_progress_and_may_be_cancelled(paths, kept):
-    merge(stack(paths), memory=Store(kept))
-    told: list[tuple[str, int, int]] = []
-    merge(stack(paths), memory=Store(kept), progress=lambda *one: told.append(one))
-    assert told and all(done == total == len(TOY) for _, done, total in told)
-
-
-def test_tuning_goes_by_stack_recipe_and_settings(paths, kept):
-    def keys(memory: Memory, strengths=(1.0, 0.8, -0.5), recipe=None, settings=None):
-        built = api.stack_of(stack(paths, strengths))
-        return memory.tuning_keys(built, recipe or Recipe(), settings or {"top_n": 3})
-
-    memory = Memory(Store(kept))
-    memory.keep_tuning(keys(memory), {"best": [1, 2]})
-    for mode, louder in (("auto", None), ("auto_ignore_strength", {"best": [1, 2]})):
-        memory = Memory(Store(kept / "x" if mode == "x" else kept, mode=mode))
-        assert memory.recall_tuning(keys(memory)) == {"best": [1, 2]}
-        assert memory.recall_tuning(keys(memory, (0.9, 0.9, -0.1))) == louder
-        assert memory.recall_tuning(keys(memory, (1.0, -0.8, -0.5))) is None
-        assert memory.recall_tuning(keys(memory, recipe=Recipe(seed=1))) is None
-        assert memory.recall_tuning(keys(memory, settings={"top_n": 4})) is None
-    # What was found at other strengths is known at these from then on.
-    memory = Memory(Store(kept))
-    assert memory.recall_tuning(keys(memory, (0.9, 0.9, -0.1))) == {"best": [1, 2]}
-    memory = Memory(Store(kept, mode="clear_and_run"))
-    assert memory.recall_tuning(keys(memory)) is None
-    memory = Memory(Store(kept, mode="auto_ignore_strength"))
-    assert memory.recall_tuning(keys(memory)) is None
-    store = Store(kept)
-    Memory(store).keep_tuning(keys(Memory(store)), {"score": float("nan")})
-    assert "not remembered" in store.notes[0]
-
-
-def test_nothing_is_left_half_done_when_the_disk_is_full(paths, kept, tmp_path, monkeypatch):
-    from lora_alloy.cache import store as stores
-
-    def full(stream, piece):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(stores, "_write", full)
-        store = Store(kept)
-        found = merge(stack(paths), memory=store)
-    assert "No space left" in store.notes[0]
-    assert_same(found, merge(stack(paths)))
-    assert not [path for path in kept.rglob("*") if path.is_file() and path.name != "lock"]
-    with pytest.raises(SaveError):
-        found.save(tmp_path)
-    assert not merge(stack(paths), memory=Store(kept)).is_recalled
-    assert merge(stack(paths), memory=Store(kept)).is_recalled
-
-
-def test_opened_files_are_known_too(paths, kept):
-    merge(stack(paths), memory=Store(kept))
-    entries = [replace(entry, file=open_lora(path)) for entry, path in zip(stack(paths), paths, strict=True)]
-    assert merge(api.stack_of(entries), memory=Store(kept)).is_recalled
