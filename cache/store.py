@@ -132,22 +132,26 @@ class Store:
         found: dict[str, tuple[int, int]] = {}
         if self.mode == "disabled":
             return found
-        for entry in self._entries():
-            count, total = found.get(entry.path.parent.name, (0, 0))
-            found[entry.path.parent.name] = count + 1, total + entry.size_bytes
+        try:
+            for entry in self._entries():
+                count, total = found.get(entry.path.parent.name, (0, 0))
+                found[entry.path.parent.name] = count + 1, total + entry.size_bytes
+        except OSError as problem:
+            self.note(f"The memory in `{self.folder}` cannot be read ({_reason(problem)}).")
         return dict(sorted(found.items()))
 
     def clear(self) -> int:
         """Delete every entry, and nothing else; the bytes that are free now."""
-        if not self.is_writing or not self._root.is_dir():
-            return 0
         total = 0
+        if not self.is_writing:
+            return total
         try:
-            with locked(self._root / _LOCK):
-                self._remove_leftovers()
-                for entry in self._entries():
-                    entry.path.unlink(missing_ok=True)
-                    total += entry.size_bytes
+            if self._root.is_dir():
+                with locked(self._root / _LOCK):
+                    self._remove_leftovers()
+                    for entry in self._entries():
+                        entry.path.unlink(missing_ok=True)
+                        total += entry.size_bytes
         except OSError as problem:
             self._failed(problem)
         self._used = None

@@ -299,6 +299,12 @@ def test_a_read_only_folder_is_read(tmp_path):
     kept = Store(tmp_path)
     assert kept.get_json("tuning", KEY) == 1
     assert not kept.put_json("tuning", {"n": 2}, 2) and len(kept.notes) == 1
+    assert kept.sizes()["tuning"][0] == 1 and kept.clear() == 0
+    for folder in reversed(folders):
+        folder.chmod(0o000)
+    kept = Store(tmp_path)
+    assert kept.get_json("tuning", KEY) is None and not kept.put_tensors("result", KEY, 2, {})
+    assert kept.sizes() == {} and kept.clear() == 0 and kept.notes
     for folder in folders:
         folder.chmod(0o700)
 
@@ -309,6 +315,19 @@ def test_a_folder_that_is_a_file_costs_a_note(tmp_path):
     assert kept.get_json("tuning", KEY) is None and not kept.put_json("tuning", KEY, 1)
     assert len(kept.notes) == 1 and kept.sizes() == {} and kept.clear() == 0
     assert (tmp_path / "cache").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_listed_costs_a_note(tmp_path, monkeypatch):
+    def refuse(_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    Store(tmp_path).put_json("tuning", KEY, 1)
+    monkeypatch.setattr(store.os, "scandir", refuse)
+    kept = Store(tmp_path)
+    assert kept.get_json("tuning", KEY) == 1
+    assert kept.sizes() == {} and "cannot be read" in kept.notes[-1]
+    assert not kept.put_json("tuning", {"n": 2}, 2)
+    assert Store(tmp_path).clear() == 0
 
 
 def test_entries_are_files_that_others_can_read(tmp_path):
