@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from .analysis.measure import measure
 from .analysis.similarity import Measured
+from .cache.store import Store
 from .core.device import usable
 from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError
@@ -20,13 +20,13 @@ from .core.threads import one_thread
 from .lora import keys
 from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
-from .lora.formats import Module
 from .lora.given import EntryLike as EntryLike
 from .lora.given import entry_of
 from .lora.given import parse_entry as parse_entry
 from .lora.looking import estimate as estimate
 from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
+from .memory import Memory
 from .merging.cleaning import cleaner
 from .merging.deferred import kept
 from .merging.engine import ask_room, execute
@@ -34,6 +34,7 @@ from .merging.fit import HEADER_BYTES, fitted
 from .merging.holding import held_out
 from .merging.inner import assembled
 from .merging.losses import MOST, refuse_losses
+from .merging.matching import AGAIN, counterparts
 from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan, sources_of
@@ -43,7 +44,6 @@ from .merging.report import Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
 
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
-_AGAIN = "Give the LoRAs, strengths and recipe that it was made with, or merge them again."
 
 
 def load(path: Path | str) -> LoraFile:
@@ -74,15 +74,18 @@ def stack_of(
     return build_stack([entry_of(one) for one in entries], model, partial, honour_metadata)
 
 
-def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, list[Measured]]:
+def analyze(
+    stack: StackLike, *, progress: Progress = silent, memory: Store | None = None
+) -> tuple[Stack, list[Measured]]:
     """How the LoRAs of a stack relate: norms, cosines, conflicts, overlaps, spectra, target by target.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
-    built = stack_of(stack)
-    return built, measure(built, is_deep=True, progress=progress)
+    remembered = Memory(memory)
+    built = stack_of(remembered.known(stack))
+    return built, remembered.measure(built, is_deep=True, progress=progress)
 
 
 def plan(
@@ -91,6 +94,7 @@ def plan(
     *,
     model: Model | None = None,
     progress: Progress = silent,
+    memory: Store | None = None,
 ) -> Plan:
     """Decide a merge without doing it; the arguments are those of `merge`.
 
@@ -98,9 +102,10 @@ def plan(
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
-    recipe = recipe or Recipe()
-    built, told = _resolved(stack, recipe, model, {}, progress, "cpu")
-    return replace(make_plan(built, recipe, measure(built, progress=progress), progress), **told)
+    recipe, remembered = recipe or Recipe(), Memory(memory)
+    built, told = _resolved(stack, recipe, model, {}, progress, "cpu", remembered)
+    measured = remembered.measure(built, recipe, progress=progress)
+    return replace(make_plan(built, recipe, measured, progress), **told)
 
 
 def _resolved(
@@ -110,14 +115,20 @@ def _resolved(
     plans: Mapping[str, Plan],
     progress: Progress,
     device: torch.device | str,
+    memory: Memory,
 ) -> tuple[Stack, dict[str, Any]]:
     """The stack that a plan is made for, and what the plan says of a formula."""
+    stack = memory.known(stack)
     if not recipe.formula:
         built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
         return replace(held_out(built, recipe), clean=cleaner(recipe)), {}
-    entries = stack.entries if isinstance(stack, Stack) else [entry_of(one) for one in stack]
+    entries = stack.entries if isinstance(stack, Stack) else stack
     host = stack.model if isinstance(stack, Stack) else model
-    built, inner = assembled(entries, recipe, host, plans, progress, device)
+
+    def measured(inner: Stack, progress: Progress) -> list[Measured]:
+        return memory.measure(inner, recipe, progress=progress)
+
+    built, inner = assembled(entries, recipe, host, plans, progress, device, measured)
     return built, {"inner": inner, "leaves": sources_of(entries)}
 
 
@@ -130,6 +141,7 @@ def merge(
     device: torch.device | str = "cpu",
     make_room: Callable[[int], object] | None = None,
     is_lazy: bool = False,
+    memory: Store | None = None,
 ) -> "Merged":
     """Merge a stack.
 
@@ -141,6 +153,7 @@ def merge(
         device: where element-wise work is done; on the CPU where it does not fit there.
         make_room: asked before a device is used to free so many bytes of its memory, which may do less than that.
         is_lazy: let results of full rank go again; their values are made anew when they are asked for.
+        memory: where analysis and results are remembered; what is found there is the same to the bit.
 
     Raises:
         FileError: a file cannot be read.
@@ -150,15 +163,24 @@ def merge(
     device = usable(device)
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
     plans = recipe.inner if isinstance(recipe, Plan) else {}
-    built, told = _resolved(stack, asked, model, plans, progress, device)
-    ask_room(make_room, device, told.get("inner", {}).values())
-    measured = measure(built, progress=progress)
+    remembered = Memory(memory)
+    built, told = _resolved(stack, asked, model, plans, progress, device, remembered)
+    key = None if isinstance(recipe, Plan) else remembered.key(built, asked, device, is_lazy)
+    found = remembered.recall(key, built, progress)
+    if not found:
+        ask_room(make_room, device, told.get("inner", {}).values())
+    measured = found.measured if found else remembered.measure(built, asked, progress=progress)
     if isinstance(recipe, Plan):
         decided = recipe
     else:
-        decided = replace(make_plan(built, asked, measured, progress), **told)
+        made = found.plan if found else make_plan(built, asked, measured, progress)
+        decided = replace(made, **told)
+    if found and found.patches is not None:
+        return Merged(built, decided, measured, found.patches, is_recalled=True)
     ask_room(make_room, device, [decided])
     patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
+    if not found:
+        remembered.keep(key, built, decided, measured, patches)
     return Merged(built, decided, measured, patches)
 
 
@@ -198,15 +220,22 @@ class Merged:
         plan: how.
         measured: what the plan was made from.
         patches: one per target.
+        is_recalled: whether all of it was remembered, and nothing was made.
     """
 
     def __init__(
-        self, stack: Stack, plan: Plan, measured: Sequence[Measured], patches: tuple[Patch, ...]
+        self,
+        stack: Stack,
+        plan: Plan,
+        measured: Sequence[Measured],
+        patches: tuple[Patch, ...],
+        is_recalled: bool = False,
     ) -> None:
         self.stack = stack
         self.plan = plan
         self.measured = measured
         self.patches = patches
+        self.is_recalled = is_recalled
 
     def __iter__(self) -> Iterator[Patch]:
         return iter(self.patches)
@@ -344,12 +373,12 @@ def verify(
     pieces = merged._pieces(told)
     read_error, where = max(
         (difference(saved.load(module), piece), str(piece.patch.target))
-        for piece, module in zip(pieces, _counterparts(saved, merged, pieces), strict=True)
+        for piece, module in zip(pieces, counterparts(saved, merged.stack.lead, pieces), strict=True)
     )
     if read_error > max(map(allowed_difference, {patch.dtype for patch in merged})):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
-            f" {_AGAIN}"
+            f" {AGAIN}"
         )
     worst = max(merged.patches, key=lambda patch: patch.error)
     return Proof(
@@ -369,32 +398,3 @@ def _as_hosted(stack: StackLike, told: Described) -> StackLike:
         text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
         hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
     return hosted
-
-
-def _counterparts(saved: LoraFile, merged: Merged, pieces: Sequence[Named]) -> list[Module]:
-    """The module of a saved file for each piece of a merge.
-
-    Raises:
-        ProofError: a module or a tensor is missing, or too many.
-    """
-    path = saved.tensors.path
-    # A host's model has names of its own for what merges here by module name alone.
-    by_target = {merged.stack.lead(name): name for name in saved.modules}
-    names = [
-        piece.name if piece.name in saved.modules else by_target.get(piece.patch.target, "")
-        for piece in pieces
-    ]
-    missing = [piece.name for piece, name in zip(pieces, names, strict=True) if not name]
-    extra = sorted(saved.modules.keys() - set(names))
-    if missing or extra:
-        first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
-        raise ProofError(
-            f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}. {_AGAIN}"
-        )
-    strange = [account.tensor for account in saved.accounts if account.state != "used"]
-    if strange:
-        raise ProofError(
-            f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
-            f" {_AGAIN}"
-        )
-    return [saved.modules[name] for name in names]

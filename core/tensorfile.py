@@ -331,12 +331,13 @@ def write_tensors(
     Raises:
         SaveError: the place cannot be written; what stood there before still does.
     """
-    write_whole(path, _serialized(tensors, metadata, progress), check)
+    write_whole(path, serialized(tensors, metadata, progress), check)
 
 
-def _serialized(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], progress: Progress
+def serialized(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], progress: Progress = silent
 ) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file, piece by piece, none of them copied before it is asked for."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name, value in tensors.items():

@@ -90,6 +90,10 @@ class LoraFile:
             return self._content_hash(self.path)
         return tensors_sha256({name: self._stored.read(name) for name in self._stored.infos})
 
+    def hash_by(self, content_hash: Callable[[Path], str]) -> None:
+        """Take the hash of the file's content from `content_hash`, unless it is known or nothing is on the disk."""
+        self._content_hash = content_hash
+
     def without(self, names: Collection[str]) -> "LoraFile":
         """The same file, its content's hash included, as if some modules were not in it."""
         narrowed = copy(self)

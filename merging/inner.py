@@ -6,7 +6,7 @@ again each time, since a model's worth of them is not.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from hashlib import sha256
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..analysis.measure import measure
+from ..analysis.similarity import Measured
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent
 from ..core.tensorfile import TensorInfo, tensors_in_memory
@@ -127,6 +128,9 @@ def assembled(
     plans: Mapping[str, Plan] = MappingProxyType({}),
     progress: Progress = silent,
     device: torch.device | str = "cpu",
+    measured: Callable[[Stack, Progress], Sequence[Measured]] = lambda stack, progress: measure(
+        stack, progress=progress
+    ),
 ) -> tuple[Stack, dict[str, Plan]]:
     """The outermost stack of a formula, and the plans of what it merges first, by label.
 
@@ -137,6 +141,7 @@ def assembled(
         plans: of inner results, to be replayed; others are made.
         progress: told of every inner merge.
         device: where element-wise work is done.
+        measured: what measures inner stacks.
 
     Raises:
         RecipeError: the formula cannot be read, or a plan is for other LoRAs.
@@ -154,9 +159,7 @@ def assembled(
                 members.append(_weighted(entries[member.place], member.weight))
                 continue
             stack = stack_of(member)
-            plan = plans.get(member.label) or make_plan(
-                stack, inside, measure(stack, progress=progress), progress
-            )
+            plan = plans.get(member.label) or make_plan(stack, inside, measured(stack, progress), progress)
             if not is_for(plan, stack):
                 raise RecipeError(
                     f"The plan of {member.label} was made for other LoRAs. Make the plan again."
