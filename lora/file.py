@@ -224,6 +224,10 @@ def _recognised(
             first = next(iter(roles.values())).name
             damage.append(Problem(first, "is of a module without a name", is_damage=True))
             continue
+        if (what := foreign_modules.get(name)) and not others.is_harmless(what):
+            # Its factors mean something else there, and are half of it.
+            accounts += _strays(roles, what, [])
+            continue
         for made in _modules(name, roles):
             if isinstance(made, Module) and made.key in modules:
                 first = modules[made.key].format

@@ -9,6 +9,7 @@ _KNOWN: tuple[tuple[tuple[str, ...], str], ...] = (
     ((".lora_embedding_A", ".lora_embedding_B"), "a LoRA of an embedding, of PEFT's kind"),
     ((".fourierft_spectrum",), "FourierFT"),
     ((".hra_u",), "HRA"),
+    ((".lora_E",), "AdaLoRA"),
     (
         (".modules_to_save.weight", ".modules_to_save.bias"),
         "a whole module, which PEFT trained beside the LoRA",
