@@ -188,15 +188,8 @@ def rewrite(
         StackError: part of it cannot be read.
         RecipeError: rank, tolerance or dtype is not allowed.
     """
-    recipe = Recipe(
-        method="weighted_sum",
-        auto_strength=False,
-        rank=rank,
-        tolerance=tolerance,
-        dtype=dtype,
-        partial=partial,
-        honour_metadata=honour_metadata,
-    )
+    plain = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
+    recipe = replace(plain, partial=partial, honour_metadata=honour_metadata)
     return merge([Entry(open_lora(path))], recipe, model=model, progress=progress)
 
 
