@@ -36,6 +36,9 @@ def packed(patches: Sequence[Patch]) -> tuple[list[dict[str, Any]], dict[str, Te
                 "kept": patch.kept,
                 "norm": patch.norm,
                 "projections": list(patch.projections),
+                "rounding": patch.rounding,
+                "cut": patch.cut,
+                "unshared": patch.unshared,
             }
         )
         tensors.update({f"{place}.{role}": value for role, value in patch.delta.tensors.items()})
@@ -64,6 +67,9 @@ def _patch(fields: Mapping[str, Any], place: int, tensors: Mapping[str, Tensor],
         kept=as_count(fields["kept"]),
         norm=as_number(fields["norm"]),
         projections=tuple(map(as_number, as_list(fields["projections"]))),
+        rounding=as_number(fields["rounding"]),
+        cut=as_number(fields["cut"]),
+        unshared=as_number(fields["unshared"]),
     )
 
 
