@@ -31,7 +31,12 @@ Restore = Callable[[Tensor], Tensor]
 
 
 def blended(
-    deltas: Sequence[Delta], work: Work, method: ModuleType, target: str, device: torch.device | str = "cpu"
+    deltas: Sequence[Delta],
+    work: Work,
+    method: ModuleType,
+    target: str,
+    device: torch.device | str = "cpu",
+    multiplied: Callable[[], Sequence[Delta]] | None = None,
 ) -> tuple[Delta, float]:
     """The blend of one target.
 
@@ -41,6 +46,7 @@ def blended(
         method: the merge method's module.
         target: its name; chance is drawn by it.
         device: where it is done.
+        multiplied: the same deltas, multiplied out by whoever kept them; asked only if that helps.
 
     Returns:
         The result, float32, scale 1: dense, or low-rank where the method gives factors; and the relative error of
@@ -52,7 +58,7 @@ def blended(
         inner = [Dense(block, 1.0, tuple(block.shape)) for block in blocks]
         merged = _Run(Tiles(inner, device), work, method, target).result()
         return LowRank(basis, merged.flat(), 1.0, shape), lost
-    made = _Run(Tiles(deltas, device), work, method, target).result()
+    made = _Run(Tiles(multiplied() if multiplied else deltas, device), work, method, target).result()
     if isinstance(made, LowRank):
         return LowRank(made.up, made.down, 1.0, shape), 0.0
     matrix = made.flat()

@@ -23,6 +23,7 @@ from .forms import form_of
 from .methods import METHODS
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
+from .remembering import Remember, remembered
 
 NOTICEABLE = 1e-3  # an error that retention must show: half precision's rounding is less
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -36,6 +37,7 @@ def execute(
     device: torch.device | str = "cpu",
     *,
     is_lazy: bool = False,
+    remember: Remember | None = None,
 ) -> Iterator[Patch]:
     """The patches of a plan, in its order.
 
@@ -45,6 +47,7 @@ def execute(
         progress: told after every target; what it raises ends the merge.
         device: where element-wise work is done; all else is small and stays on the CPU.
         is_lazy: results of full rank are let go again, and made anew whenever somebody asks for their values.
+        remember: keeps deltas that element-wise work multiplies out; the result is the same, bit for bit.
 
     Raises:
         RecipeError: the plan is for another stack.
@@ -57,7 +60,7 @@ def execute(
     dtype = output_dtype(stack, plan)
     pairs = zip(stack.walk(), plan.targets, strict=True)
     for group, target in told(pairs, len(plan.targets), "merge", progress):
-        make = partial(_made, stack, group, target, plan, dtype, device)
+        make = partial(_made, stack, group, target, plan, dtype, device, remember)
         yield deferred(make(), make) if is_lazy else make()
 
 
@@ -89,6 +92,7 @@ def patch_of(
     plan: Plan,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
+    remember: Remember | None = None,
 ) -> Patch:
     """The patch of one target of a plan, whatever the others are.
 
@@ -99,6 +103,7 @@ def patch_of(
         plan: the plan.
         dtype: of the result.
         device: where element-wise work is done.
+        remember: as in `execute`.
 
     Raises:
         ProofError: the result is too large for the dtype.
@@ -110,7 +115,8 @@ def patch_of(
     rank, tolerance, norm, unshared = recipe.rank, recipe.tolerance, target.norm, 0.0
     if work is not None:
         blending = [deltas[place] for place in work.places]
-        blend, unshared = blended(blending, work, METHODS[target.method], str(group.target), device)
+        known = remember and partial(remembered, stack, group, work.places, blending, device, remember)
+        blend, unshared = blended(blending, work, METHODS[target.method], str(group.target), device, known)
         rank, tolerance = form_of(blend, recipe, sum(delta.rank for delta in blending))
         others = [place for place in range(len(deltas)) if place not in work.places]
         deltas = [blend, *(deltas[place] for place in others)]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..lora.factors import Delta, LowRank
+from ..lora.full import Dense
 
 ENTRIES = 1 << 18  # of one delta in a tile: what a core's cache holds beside what is made of it
 
@@ -66,5 +67,10 @@ def _maker(delta: Delta, device: torch.device) -> Callable[[int, int, Tensor], o
     if len(shape) == 1:
         row = delta.flat().to(device).reshape(1, -1)
         return lambda start, stop, out: out.copy_(row)
+    if isinstance(delta, Dense):
+        matrix, scale = delta.matrix, delta.scale
+        if scale == 1.0:
+            return lambda start, stop, out: out.copy_(matrix[start:stop])
+        return lambda start, stop, out: out.copy_(matrix[start:stop]).mul_(scale)
     columns = torch.arange(delta.flat_width)
     return lambda start, stop, out: out.copy_(delta.block(torch.arange(start, stop), columns))
