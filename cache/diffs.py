@@ -22,7 +22,7 @@ from .rates import PROBE, Clock, Rates, disk_rates, memory_rates
 from .room import free_disk, free_memory, is_in_memory, temporary_folder
 
 MODES = ("disabled", "auto", "ram", "disk")
-READINGS = 6  # three candidates that each read a delta twice
+READINGS = 9  # of three candidates, with two to four passes each
 TRIALS = 3  # deltas of a form whose making is timed before it is judged
 UNKNOWN_MEMORY = 4 << 30  # what `auto` may take where nobody knows how much is free
 SPARE_MEMORY = 1 << 30

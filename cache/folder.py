@@ -59,7 +59,7 @@ def _claimed(above: Path) -> tuple[Path, BinaryIO]:
         # Another process that tidies up may come between any two of these steps: then there is another try.
         with suppress(FileNotFoundError):
             lock = (folder / LOCK).open("xb")
-            if _is_locked(lock) and _is_same(lock, folder / LOCK):
+            if _is_locked(lock) and _is_there(lock, folder / LOCK):
                 return folder, lock
             lock.close()
     raise OSError(f"{TRIES} folders in {above} were taken away while they were made")
@@ -114,5 +114,7 @@ def _is_locked(lock: BinaryIO) -> bool:
     return True
 
 
-def _is_same(lock: BinaryIO, path: Path) -> bool:
-    return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+def _is_there(lock: BinaryIO, path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    return False
