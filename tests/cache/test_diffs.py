@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lora_alloy.cache import diffs as module
+from lora_alloy.cache import rates
 from lora_alloy.cache.diffs import MODES, DiffCache, MakeTiles
 from lora_alloy.cache.disk import DiskStore
 from lora_alloy.cache.folder import PREFIX
@@ -28,6 +29,28 @@ GIB = 1 << 30
 
 def values(seed: int) -> Tensor:
     return torch.randn(SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+class Time:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clocked(monkeypatch) -> Time:
+    """What the rates are measured by, and what passes while tiles are made."""
+    told = Time()
+    monkeypatch.setattr(rates, "perf_counter", told)
+    monkeypatch.setattr(time, "sleep", told.sleep)
+    return told
 
 
 def make(seed: int, pause: float = 0.0, asked: list[int] | None = None) -> MakeTiles:
@@ -123,24 +146,24 @@ def test_a_cancel_at_any_place_leaves_nothing(mode, problem, tmp_path):
 
 
 @pytest.mark.parametrize("pays", [True, False])
-def test_auto_follows_what_it_measures(pays, tmp_path, monkeypatch):
+def test_auto_follows_what_it_measures(pays, clocked, tmp_path, monkeypatch):
     settled(monkeypatch, FAST if pays else SLOW)
     with DiffCache("auto", folder=tmp_path, spare_disk=0) as cache:
         for seed in range(8):
-            ask(cache, seed)
+            ask(cache, seed, pause=0.001)
         assert cache.stats.misses == (8 if pays else module.TRIALS)
         again = [ask(cache, seed) is not None for seed in range(8)]
         assert again == [pays or seed < module.TRIALS for seed in range(8)]
     assert ("kept there" if pays else "made anew") in cache.told()
 
 
-def test_auto_judges_every_form_by_its_own_time(tmp_path, monkeypatch):
-    # Keeping costs 0.5 s; nine readings of a slow one take 0.8 s, those of a quick one some 0.02 s.
+def test_auto_judges_every_form_by_its_own_time(clocked, tmp_path, monkeypatch):
+    # Keeping costs 0.5 s; nine readings of a slow one take 0.8 s, those of a quick one 0.3 s.
     settled(monkeypatch, Rates(0.5 / values(0).nbytes, 0.0))
     with DiffCache("auto", folder=tmp_path, spare_disk=0) as cache:
         for seed in range(5):
             ask(cache, seed, "slow", pause=0.03)
-            ask(cache, seed + 10, "quick")
+            ask(cache, seed + 10, "quick", pause=0.01)
         kept = {
             form: [ask(cache, seed) is not None for seed in (start + 3, start + 4)] for form, start in FORMS
         }
@@ -374,16 +397,15 @@ def test_two_processes_at_once_do_not_disturb_each_other(tmp_path):
 
 def test_rates_are_measured_where_things_are_kept(tmp_path):
     cpu = torch.device("cpu")
-    for rates in (memory_rates(cpu), disk_rates(tmp_path, cpu)):
-        assert 1e-12 < rates.write < 1e-6 and 1e-12 < rates.read < 1e-6
+    for found in (memory_rates(cpu), disk_rates(tmp_path, cpu)):
+        assert 1e-12 < found.write < 1e-6 and 1e-12 < found.read < 1e-6
     assert not list(tmp_path.iterdir())
     assert Rates(5.0, 2.0).of(3.0, 4) == 3 + 5 + 4 * 2
 
 
-def test_a_clock_takes_the_fastest_run_and_counts_no_pause_of_the_readers():
+def test_a_clock_takes_the_fastest_run_and_counts_no_pause_of_the_readers(clocked):
     clock = Clock()
     for pause in (0.02, 0.005, 0.02):
         for _ in clock.timed(make(0, pause)()):
-            time.sleep(0.03)
-    per_run = clock.rate * values(0).nbytes
-    assert clock.runs == 3 and 0.015 <= per_run < 0.06
+            clocked.sleep(0.03)
+    assert clock.runs == 3 and clock.rate == pytest.approx(3 * 0.005 / values(0).nbytes)
