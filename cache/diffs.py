@@ -99,7 +99,7 @@ class DiffCache:
         self._disk: DiskStore | None = None
         self._is_open, self._has_disk = mode != "disabled", mode in ("disk", "auto")
         self._clocks: dict[str, Clock] = {}
-        self._rates: dict[tuple[str, torch.device], Rates] = {}
+        self._rates: dict[str, Rates] = {}
         self._verdicts: dict[str, str] = {}
         remove_leftovers(self._above)
 
@@ -192,7 +192,7 @@ class DiffCache:
     def _pays(self, form: str, clock: Clock, fits: bool) -> bool:
         """Whether keeping a delta is faster than making it anew for every reading."""
         where = "memory" if fits else "the disk"
-        rates = self._rates_of(where, clock.device)
+        rates = self._rates_of(where)
         if rates is None:
             return False
         pays = rates.of(clock.rate, self._readings) < self._readings * clock.rate
@@ -203,20 +203,20 @@ class DiffCache:
         )
         return pays
 
-    def _rates_of(self, where: str, device: torch.device) -> Rates | None:
+    def _rates_of(self, where: str) -> Rates | None:
         """What a place costs, measured once; None if it is not to be had."""
         if where == "the disk" and not self._has_disk:
             return None
-        if (where, device) not in self._rates:
+        if where not in self._rates:
             try:
                 if where == "memory":
-                    self._rates[where, device] = memory_rates(device)
+                    self._rates[where] = memory_rates()
                 else:
                     self._refuse_small_disk()
-                    self._rates[where, device] = disk_rates(self._above, device)
+                    self._rates[where] = disk_rates(self._above)
             except OSError as problem:
                 self._without_disk(problem.strerror or str(problem))
-        return self._rates.get((where, device))
+        return self._rates.get(where)
 
     def _refuse_small_disk(self) -> None:
         if is_in_memory(self._above):

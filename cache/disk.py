@@ -90,7 +90,7 @@ class DiskStore:
         try:
             self._stream.seek(begin)
             for tile in tiles:
-                self._write(tile.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+                self._write(tile.contiguous().reshape(-1).view(torch.uint8).numpy().data)
             sums = tuple(_sums(self._mapped(place)))
         except BaseException:
             self._stream.truncate(self._end)

@@ -40,12 +40,10 @@ class Clock:
     Attributes:
         rate: seconds per byte, of the fastest run: others had to wait for the processor.
         runs: how many there were, to the end.
-        device: where the tiles are made.
     """
 
     def __init__(self) -> None:
         self.rate, self.runs = inf, 0
-        self.device = torch.device("cpu")
 
     def timed(self, tiles: Iterator[Tensor]) -> Iterator[Tensor]:
         """The tiles of one run, one by one."""
@@ -53,24 +51,17 @@ class Clock:
         while True:
             start = perf_counter()
             tile = next(tiles, None)
-            if tile is not None and tile.is_cuda:
-                torch.cuda.synchronize(tile.device)
             seconds += perf_counter() - start
             if tile is None:
                 break
             size_bytes += tile.nbytes
-            self.device = tile.device
             yield tile
         self.rate, self.runs = min(self.rate, seconds / max(size_bytes, 1)), self.runs + 1
 
 
-def memory_rates(device: torch.device) -> Rates:
-    """Of memory, into tiles on a device.
-
-    Raises:
-        RuntimeError: there is not even room for the probe.
-    """
-    tile = torch.ones(ROWS, COLUMNS, device=device)
+def memory_rates() -> Rates:
+    """Of memory, into tiles."""
+    tile = torch.ones(ROWS, COLUMNS)
     start = perf_counter()
     probe = torch.empty(PROBE // COLUMNS, COLUMNS)
     for part in probe.split(ROWS):
@@ -79,14 +70,14 @@ def memory_rates(device: torch.device) -> Rates:
     return Rates(write / probe.nbytes, _reading(probe, tile) / probe.nbytes)
 
 
-def disk_rates(folder: Path, device: torch.device) -> Rates:
+def disk_rates(folder: Path) -> Rates:
     """Of the disk, as if nothing stayed in memory; where the system cannot be told so, reading is flattered.
 
     Raises:
         OSError: the folder takes no file of the probe's size.
     """
-    tile = torch.ones(ROWS, COLUMNS, device=device)
-    block = tile.cpu().reshape(-1).view(torch.uint8).numpy().data
+    tile = torch.ones(ROWS, COLUMNS)
+    block = tile.reshape(-1).view(torch.uint8).numpy().data
     with tempfile.TemporaryFile(dir=folder, buffering=0) as stream:
         start = perf_counter()
         for _ in range(PROBE // tile.numel()):
@@ -110,6 +101,4 @@ def _reading(probe: Tensor, tile: Tensor) -> float:
     start = perf_counter()
     for part in probe.split(ROWS):
         tile.copy_(part)
-    if tile.is_cuda:
-        torch.cuda.synchronize(tile.device)
     return perf_counter() - start

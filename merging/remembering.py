@@ -1,12 +1,12 @@
 """Deltas multiplied out by somebody who keeps them: the same bits, made once instead of in every pass.
 
-Who that is, and where the values stay, is not known here: an engine without a cache runs the same way.
+Who that is, and where the values stay, is not known here: an engine without a cache runs the same way. Only the CPU's
+tiles are kept: a GPU makes them faster than the bus brings them, and may round by where in memory they lie.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from ..core.hashing import tensors_sha256
@@ -25,7 +25,6 @@ def remembered(
     group: Group,
     places: Sequence[int],
     deltas: Sequence[Delta],
-    device: torch.device | str,
     remember: Remember,
 ) -> list[Delta]:
     """The deltas of one target, dense where they were remembered; equal, bit for bit, tile by tile.
@@ -35,18 +34,17 @@ def remembered(
         group: the target.
         places: which of its contributions.
         deltas: what these bring.
-        device: where the tiles are made; other devices round otherwise.
         remember: whoever keeps them.
     """
     made = []
     for place, delta in zip(places, deltas, strict=True):
         matrix = None
         if isinstance(delta, LowRank | Kron) and len(delta.shape) > 1:
-            key = f"{_key(stack, group.contributions[place], delta)} {torch.device(device)}"
+            key = _key(stack, group.contributions[place], delta)
             size = (delta.shape[0], delta.flat_width)
 
             def tiles(delta: Delta = delta) -> Iterator[Tensor]:
-                return (tile[0] for tile in Tiles([delta], device).walk())
+                return (tile[0] for tile in Tiles([delta]).walk())
 
             matrix = remember(key, _form(delta), size, tiles)
         made.append(delta if matrix is None else Dense(matrix, 1.0, delta.shape))

@@ -85,8 +85,7 @@ def rates_page(folder: Path) -> Iterator[str]:
     from lora_alloy.lora.factors import LowRank
     from lora_alloy.merging.tiles import Tiles
 
-    cpu = torch.device("cpu")
-    memory, disk = memory_rates(cpu), disk_rates(folder, cpu)
+    memory, disk = memory_rates(), disk_rates(folder)
     for name, rates in (("memory", memory), ("disk", disk)):
         yield f"{name}: {rates.write * 1e9:.2f} s to write a GB, {rates.read * 1e9:.2f} s to read it"
     for rank in (4, 16, 32, 64, 128, 256, 512):

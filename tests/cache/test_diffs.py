@@ -81,8 +81,8 @@ def much_is_free(monkeypatch):
 
 def settled(monkeypatch, memory: Rates, disk: Rates | None = None) -> None:
     """Rates that are what they are said to be."""
-    monkeypatch.setattr(module, "memory_rates", lambda device: memory)
-    monkeypatch.setattr(module, "disk_rates", lambda folder, device: disk)
+    monkeypatch.setattr(module, "memory_rates", lambda: memory)
+    monkeypatch.setattr(module, "disk_rates", lambda folder: disk)
 
 
 FAST, SLOW = Rates(0.0, 0.0), Rates(1.0, 1.0)
@@ -165,12 +165,10 @@ def test_auto_judges_every_form_by_its_own_time(clocked, tmp_path, monkeypatch):
             ask(cache, seed, "slow", pause=0.03)
             ask(cache, seed + 10, "quick", pause=0.01)
         kept = {
-            form: [ask(cache, seed) is not None for seed in (start + 3, start + 4)] for form, start in FORMS
+            form: [cache(f"key {seed}", form, SIZE, make(seed)) is not None for seed in seeds]
+            for form, seeds in (("slow", (3, 4)), ("quick", (13, 14)))
         }
     assert kept == {"slow": [True, True], "quick": [False, False]}
-
-
-FORMS = (("slow", 0), ("quick", 10))
 
 
 def test_auto_fills_its_share_then_spills(tmp_path, monkeypatch):
@@ -265,7 +263,7 @@ def test_what_must_stay_free_stays_free(mode, tmp_path, monkeypatch):
 @pytest.mark.parametrize("mode", ["disk", "auto"])
 @pytest.mark.parametrize("place", ["missing", "a file", "no folders may be made"])
 def test_a_folder_that_cannot_be_written_is_said(mode, place, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "memory_rates", lambda device: FAST)
+    monkeypatch.setattr(module, "memory_rates", lambda: FAST)
     folder = tmp_path / "x"
     if place == "a file":
         folder.write_bytes(b"")
@@ -396,8 +394,7 @@ def test_two_processes_at_once_do_not_disturb_each_other(tmp_path):
 
 
 def test_rates_are_measured_where_things_are_kept(tmp_path):
-    cpu = torch.device("cpu")
-    for found in (memory_rates(cpu), disk_rates(tmp_path, cpu)):
+    for found in (memory_rates(), disk_rates(tmp_path)):
         assert 1e-12 < found.write < 1e-6 and 1e-12 < found.read < 1e-6
     assert not list(tmp_path.iterdir())
     assert Rates(5.0, 2.0).of(3.0, 4) == 3 + 5 + 4 * 2
