@@ -1,5 +1,6 @@
 """The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,11 +33,12 @@ from .merging.engine import ask_room, execute
 from .merging.fit import HEADER_BYTES, fitted
 from .merging.holding import held_out
 from .merging.inner import assembled
+from .merging.losses import MOST, refuse_losses
 from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan, sources_of
 from .merging.provenance import as_decided
-from .merging.recipe import Recipe
+from .merging.recipe import AUTO, Recipe
 from .merging.report import Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
 
@@ -226,6 +228,7 @@ class Merged:
         clip_gain: float = 1.0,
         rank: int = 0,
         size_bytes: int = 0,
+        max_loss: float = MOST,
         notes: dict[str, str] | None = None,
         progress: Progress = silent,
     ) -> Proof:
@@ -238,12 +241,13 @@ class Merged:
             clip_gain: a factor on the text encoders' targets, baked in.
             rank: at most this rank for every target, 0 for the merge's own.
             size_bytes: at most this size of the file, 0 for what it takes; the directions that carry most stay.
+            max_loss: how much of the result's norm rounding and KnOTS' rank limit may have taken.
             notes: more metadata.
             progress: told after every target, thrice: made ready, written, compared; what it raises ends the work,
                 and nothing was replaced.
 
         Raises:
-            SaveError: the place cannot be written, or the naming lacks a target.
+            SaveError: the place cannot be written, the naming lacks a target, or more than `max_loss` is gone.
             ProofError: what was written is not what was merged; nothing was replaced.
         """
         with one_thread():
@@ -252,18 +256,22 @@ class Merged:
             words = sum(len(f"{name}{text}".encode("utf-8", "replace")) + 8 for name, text in told_texts)
             room = max(1, size_bytes - words - HEADER_BYTES) if size_bytes else 0
             told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room, **hosted)
-            pieces = self._pieces(told, progress)
+            pieces = self._pieces(told, progress, max_loss)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
             )
             return save_patches(saved_path(path), pieces, naming, metadata, self.stack.lead, progress)
 
-    def _pieces(self, asked: Described, progress: Progress = silent) -> list[Named]:
+    def _pieces(
+        self, asked: Described, progress: Progress = silent, max_loss: float = math.inf
+    ) -> list[Named]:
         """The patches as a file holds them."""
+        recipe, gains = self.plan.recipe, (asked.gain, asked.clip_gain)
         louder = [
-            shaped(kept(patch), asked.clip_gain if patch.target.is_clip else asked.gain, asked.rank)
-            for patch in told(self.patches, len(self.patches), "prepare", progress)
+            shaped(kept(one), gains[one.target.is_clip], asked.rank, may_widen=recipe.dtype == AUTO)
+            for one in told(self.patches, len(self.patches), "prepare", progress)
         ]
+        refuse_losses(recipe, louder, max_loss)
         pieces = named(louder, asked.naming, self.stack.family, self.stack.spellings, self.stack.height)
         wider = self.stack.wider
         pieces = [replace(piece, is_wider=piece.patch.target in wider) for piece in pieces]
@@ -338,7 +346,7 @@ def verify(
         (difference(saved.load(module), piece), str(piece.patch.target))
         for piece, module in zip(pieces, _counterparts(saved, merged, pieces), strict=True)
     )
-    if read_error > allowed_difference(merged.patches[0].dtype):
+    if read_error > max(map(allowed_difference, {patch.dtype for patch in merged})):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
             f" {_AGAIN}"

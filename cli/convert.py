@@ -7,6 +7,7 @@ from ..core.params import settable
 from ..lora.keys import NAMINGS
 from ..merging.recipe import Recipe
 from .console import Console
+from .options import add_max_loss
 from .rewriting import add_files, kept_header, output_of, refuse_full_rank, say_saved
 
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     choice = settable(Recipe)["dtype"].choice
     parser.add_argument("--dtype", choices=choice.words if choice else None, default="auto")
+    add_max_loss(parser)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -39,5 +41,5 @@ def run(options: argparse.Namespace, console: Console) -> int:
         progress=console.progress,
     )
     refuse_full_rank(merged)
-    proof = merged.save(output, naming=options.to, notes=kept_header(merged))
+    proof = merged.save(output, naming=options.to, max_loss=options.max_loss, notes=kept_header(merged))
     return say_saved(proof, merged, options, console, "convert")

@@ -22,6 +22,7 @@ from .options import (
     add_base,
     add_device,
     add_entries,
+    add_max_loss,
     add_preserve,
     add_recipe,
     chosen_recipe,
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan", metavar="FILE", type=Path, help="replay a plan that `--json` wrote, instead of a recipe"
     )
+    add_max_loss(parser)
     add_recipe(parser)
 
 
@@ -81,7 +83,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     )
     # Again, since somebody else may have put a file there meanwhile.
     refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
-    proof = merged.save(output, naming=options.naming)
+    proof = merged.save(output, naming=options.naming, max_loss=options.max_loss)
     console.say(merged.report.text())
     console.say("")
     for line in proof_lines(proof):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..analysis.similarity import dots
+from ..analysis.similarity import dots, gram_matrix
 from ..core.errors import RecipeError
 from ..core.progress import Progress, beating, silent, told
 from ..core.threads import one_thread
@@ -21,8 +21,10 @@ from .deferred import deferred
 from .elements import blended, norm_of
 from .forms import form_of
 from .methods import METHODS
+from .methods.spherical import combined_norm
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
+from .recipe import AUTO
 from .remembering import Remember, remembered
 
 WORKING = 10  # times a delta's size, that a method needs beside the deltas of a whole target
@@ -95,7 +97,7 @@ def width_of(module: Module) -> int:
 
 def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
     """The dtype of a plan's results: the one asked for, or the widest of the inputs, at least 16 bits."""
-    if plan.recipe.dtype != "auto":
+    if plan.recipe.dtype != AUTO:
         return _DTYPES[plan.recipe.dtype]
     widest = max(
         width_of(contribution.module) for group in stack.groups for contribution in group.contributions
@@ -135,17 +137,19 @@ def patch_of(
         blending = [deltas[place] for place in work.places]
         known = remember and partial(remembered, stack, group, work.places, blending, remember)
         blend, unshared = blended(blending, work, METHODS[target.method], str(group.target), device, known)
-        rank, tolerance = form_of(blend, recipe, sum(delta.rank for delta in blending))
         others = [place for place in range(len(deltas)) if place not in work.places]
+        top = sum(deltas[place].rank for place in others if is_kept[place])
+        rank, tolerance = form_of(blend, recipe, sum(delta.rank for delta in blending), top)
         deltas = [blend, *(deltas[place] for place in others)]
         coefficients = [1.0, *(coefficients[place] for place in others)]
         is_kept = [False, *(is_kept[place] for place in others)]
     delta, kept, lost = combined_keeping(deltas, coefficients, is_kept, rank, tolerance)
     if work is not None:
-        # What a truncation takes is orthogonal to what it leaves.
-        norm = norm_of(delta) / max(1.0 - lost**2, 1e-12) ** 0.5
-    made = rounded(group.target, _in_shape(delta, group.shape), dtype, norm)
-    made = replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
+        factors = torch.tensor(coefficients, dtype=torch.float64)
+        norm = combined_norm(gram_matrix(deltas), factors) if len(deltas) > 1 else norm_of(deltas[0])
+    made = rounded(group.target, _in_shape(delta, group.shape), dtype, norm, may_widen=recipe.dtype == AUTO)
+    error = hypot(lost, made.rounding, unshared)
+    made = replace(made, error=error, kept=kept, cut=lost, unshared=unshared)
     if work is None and made.error < NOTICEABLE:
         return made
     return replace(made, projections=dots(made.delta, given))

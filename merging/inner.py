@@ -7,7 +7,7 @@ again each time, since a model's worth of them is not.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -29,7 +29,7 @@ from . import formula
 from .cleaning import cleaner
 from .engine import patch_of, width_of
 from .holding import held_out
-from .plan import Plan, is_for, make_plan
+from .plan import Plan, Source, TargetPlan, is_for, make_plan
 from .recipe import Recipe
 
 TRIGGERS = "modelspec.trigger_phrase"
@@ -60,8 +60,14 @@ class InnerFile(LoraFile):
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the plan: it names its sources by content."""
-        return sha256(json.dumps(self.plan.to_json(), sort_keys=True).encode()).hexdigest()
+        """The hash of what is merged and how: the same for every order of the stack, whatever its files are called."""
+        contents = [entry.file.sha256 for entry in self.stack.entries]
+        said = {
+            "recipe": self.plan.recipe.to_json(),
+            "sources": sorted(_identity(source) for source in self.plan.sources),
+            "targets": [_decided(target, contents) for target in self.plan.targets],
+        }
+        return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def honouring(self) -> "InnerFile":
         """Itself: its own files were asked when it was planned."""
@@ -91,6 +97,27 @@ class InnerFile(LoraFile):
         return Module(
             name, "merge", {"result": info}, rank, group.shape, home=group.target, is_wider=group.is_wider
         )
+
+
+def _identity(source: Source) -> list[str]:
+    """A source without its name."""
+    numbers = (float(source.strength), float(source.clip_strength), source.preserve)
+    return [source.sha256, *map(repr, numbers), source.conflict_mode, source.key_filter]
+
+
+def _decided(target: TargetPlan, contents: Sequence[str]) -> list[object]:
+    """What is done on a target, with the LoRAs in the order of their content."""
+    names = [contents[entry] for entry in target.entries]
+    made: list[object] = [
+        str(target.target),
+        target.method,
+        sorted(zip(names, target.coefficients, strict=True)),
+    ]
+    work = target.work
+    if work is not None:
+        apart = replace(work, places=(), strengths=(), contents=(), masks=())
+        made += [sorted(zip(work.contents, work.strengths, work.masks, strict=True)), asdict(apart)]
+    return made
 
 
 def assembled(

@@ -114,7 +114,7 @@ def _scale(recipe: Recipe, norms: Tensor, blend_norm: float, sum_norm: float) ->
         reasons.append(f"to the {recipe.scale_to} norm of the LoRAs")
         if wanted > sum_norm:
             reasons[-1] += ", but no louder than their plain sum"
-    if recipe.auto_strength:
+    if recipe.auto_strength and scale > 0.0:
         # The tolerance keeps rounding from showing up as a factor of 0.99999.
         limit = float(norms.max()) / (blend_norm * scale)
         if limit < 1.0 - 1e-9:
