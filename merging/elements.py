@@ -34,7 +34,12 @@ Restore = Callable[[Tensor], Tensor]
 
 
 def blended(
-    deltas: Sequence[Delta], work: Work, method: ModuleType, target: str, device: torch.device | str = "cpu"
+    deltas: Sequence[Delta],
+    work: Work,
+    method: ModuleType,
+    target: str,
+    device: torch.device | str = "cpu",
+    multiplied: Callable[[], Sequence[Delta]] | None = None,
 ) -> tuple[Delta, float]:
     """The blend of one target.
 
@@ -45,6 +50,7 @@ def blended(
         target: its name; chance is drawn by it.
         device: where it is done: on what is no CPU whole targets at a time, in tiles if they do not fit, and on the
             CPU if those do not either.
+        multiplied: the same deltas, multiplied out by whoever kept them; asked only on the CPU, and if that helps.
 
     Returns:
         The result, float32, scale 1: dense, or low-rank where the method gives factors; and the relative error of
@@ -66,7 +72,7 @@ def blended(
             log.info("%s could not be merged %s on %s: %s", target, what, where, str(problem)[:200])
         emptied(where)  # behind the handler, which holds on to the failed call's tensors
     where, is_whole = ways[-1]
-    return _blended(deltas, work, method, target, where, is_whole)
+    return _blended(deltas, work, method, target, where, is_whole, multiplied)
 
 
 def _is_entrywise(work: Work, method: ModuleType) -> bool:
@@ -82,6 +88,7 @@ def _blended(
     target: str,
     device: torch.device,
     is_whole: bool,
+    multiplied: Callable[[], Sequence[Delta]] | None = None,
 ) -> tuple[Delta, float]:
     shape = deltas[0].shape
     if len(shape) > 1 and (KNOTS in work.enhancers or shares_basis(method)):
@@ -90,6 +97,8 @@ def _blended(
         merged = _Run(Tiles(inner, device, is_whole=is_whole), work, method, target).result()
         down = merged.matrix if isinstance(merged, Dense) else merged.flat()
         return LowRank(basis, down, 1.0, shape), lost
+    if multiplied is not None:
+        deltas = multiplied()
     made = _Run(Tiles(deltas, device, is_whole=is_whole), work, method, target).result()
     if isinstance(made, LowRank):
         return LowRank(made.up, made.down, 1.0, shape), 0.0

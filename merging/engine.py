@@ -25,6 +25,7 @@ from .methods.spherical import combined_norm
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
 from .recipe import AUTO
+from .remembering import Remember, remembered
 
 WORKING = 10  # times a delta's size, that a method needs beside the deltas of a whole target
 COUNTERS = 4 << 20  # bytes, for the counts that thresholds are found by
@@ -40,6 +41,7 @@ def execute(
     device: torch.device | str = "cpu",
     *,
     is_lazy: bool = False,
+    remember: Remember | None = None,
 ) -> Iterator[Patch]:
     """The patches of a plan, in its order.
 
@@ -49,6 +51,7 @@ def execute(
         progress: told after every target, and the same again now and then within one; what it raises ends the merge.
         device: where element-wise work is done; all else is small and stays on the CPU.
         is_lazy: results of full rank are let go again, and made anew whenever somebody asks for their values.
+        remember: keeps deltas that element-wise work on the CPU multiplies out; the result is the same, bit for bit.
 
     Raises:
         RecipeError: the plan is for another stack.
@@ -62,7 +65,7 @@ def execute(
     pairs = zip(stack.walk(), plan.targets, strict=True)
     total = len(plan.targets)
     for done, (group, target) in enumerate(told(pairs, total, "merge", progress)):
-        make = partial(_made, stack, group, target, plan, dtype, device)
+        make = partial(_made, stack, group, target, plan, dtype, device, remember)
         with beating(partial(progress, "merge", done, total)):
             made = make()
         yield deferred(made, make) if is_lazy else made
@@ -109,6 +112,7 @@ def patch_of(
     plan: Plan,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
+    remember: Remember | None = None,
 ) -> Patch:
     """The patch of one target of a plan, whatever the others are.
 
@@ -119,6 +123,7 @@ def patch_of(
         plan: the plan.
         dtype: of the result.
         device: where element-wise work is done.
+        remember: as in `execute`.
 
     Raises:
         ProofError: the result is too large for the dtype.
@@ -130,7 +135,8 @@ def patch_of(
     rank, tolerance, norm, unshared = recipe.rank, recipe.tolerance, target.norm, 0.0
     if work is not None:
         blending = [deltas[place] for place in work.places]
-        blend, unshared = blended(blending, work, METHODS[target.method], str(group.target), device)
+        known = remember and partial(remembered, stack, group, work.places, blending, remember)
+        blend, unshared = blended(blending, work, METHODS[target.method], str(group.target), device, known)
         others = [place for place in range(len(deltas)) if place not in work.places]
         top = sum(deltas[place].rank for place in others if is_kept[place])
         rank, tolerance = form_of(blend, recipe, sum(delta.rank for delta in blending), top)
