@@ -21,8 +21,8 @@ _API = (
     "open_base",
     "plan",
     "rewrite",
-    "verify",
 )
+_PROVING = ("verify",)
 _TUNING = ("Tuning", "tune")
 
 
@@ -35,6 +35,10 @@ def __getattr__(name: str) -> object:
         from . import api
 
         return getattr(api, name)
+    if name in _PROVING:
+        from . import proving
+
+        return getattr(proving, name)
     if name in _TUNING:
         from . import tuning
 
@@ -43,4 +47,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_API, *_TUNING]
+    return [*globals(), *_API, *_PROVING, *_TUNING]

@@ -11,7 +11,7 @@ from .api import merge as merge
 from .api import open_base as open_base
 from .api import plan as plan
 from .api import rewrite as rewrite
-from .api import verify as verify
+from .proving import verify as verify
 from .tuning import Tuning as Tuning
 from .tuning import tune as tune
 

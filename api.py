@@ -1,5 +1,6 @@
 """The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,39 +10,37 @@ from typing import Any, TypeAlias
 
 import torch
 
-from .analysis.measure import measure
 from .analysis.similarity import Measured
+from .cache.store import Store
 from .core.device import usable
 from .core.errors import AlloyError as AlloyError
-from .core.errors import ProofError, SaveError
+from .core.errors import SaveError
 from .core.progress import Progress, silent, told
 from .core.threads import one_thread
-from .lora import keys
 from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
-from .lora.formats import Module
 from .lora.given import EntryLike as EntryLike
 from .lora.given import entry_of
 from .lora.given import parse_entry as parse_entry
 from .lora.looking import estimate as estimate
 from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
+from .memory import Memory
 from .merging.cleaning import cleaner
 from .merging.deferred import kept
 from .merging.engine import ask_room, execute
 from .merging.fit import HEADER_BYTES, fitted
 from .merging.holding import held_out
 from .merging.inner import assembled
-from .merging.metadata import Described, describe, described, host_of
+from .merging.losses import MOST, refuse_losses
+from .merging.metadata import Described, describe, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan, sources_of
-from .merging.provenance import as_decided
-from .merging.recipe import Recipe
+from .merging.recipe import AUTO, Recipe
 from .merging.report import Report, make_report
-from .merging.saving import Named, Proof, difference, named, save_patches
+from .merging.saving import Named, Proof, named, save_patches
 
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
-_AGAIN = "Give the LoRAs, strengths and recipe that it was made with, or merge them again."
 
 
 def load(path: Path | str) -> LoraFile:
@@ -72,15 +71,18 @@ def stack_of(
     return build_stack([entry_of(one) for one in entries], model, partial, honour_metadata)
 
 
-def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, list[Measured]]:
+def analyze(
+    stack: StackLike, *, progress: Progress = silent, memory: Store | None = None
+) -> tuple[Stack, list[Measured]]:
     """How the LoRAs of a stack relate: norms, cosines, conflicts, overlaps, spectra, target by target.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
-    built = stack_of(stack)
-    return built, measure(built, is_deep=True, progress=progress)
+    remembered = Memory(memory)
+    built = stack_of(remembered.known(stack))
+    return built, remembered.measure(built, is_deep=True, progress=progress)
 
 
 def plan(
@@ -89,6 +91,7 @@ def plan(
     *,
     model: Model | None = None,
     progress: Progress = silent,
+    memory: Store | None = None,
 ) -> Plan:
     """Decide a merge without doing it; the arguments are those of `merge`.
 
@@ -96,9 +99,10 @@ def plan(
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
-    recipe = recipe or Recipe()
-    built, told = resolved(stack, recipe, model, {}, progress, "cpu")
-    return replace(make_plan(built, recipe, measure(built, progress=progress), progress), **told)
+    recipe, remembered = recipe or Recipe(), Memory(memory)
+    built, told = resolved(stack, recipe, model, {}, progress, "cpu", remembered)
+    measured = remembered.measure(built, recipe, progress=progress)
+    return replace(make_plan(built, recipe, measured, progress), **told)
 
 
 def resolved(
@@ -108,6 +112,7 @@ def resolved(
     plans: Mapping[str, Plan],
     progress: Progress,
     device: torch.device | str,
+    memory: Memory,
 ) -> tuple[Stack, dict[str, Any]]:
     """The stack that a plan is made for, and what the plan says of a formula.
 
@@ -118,17 +123,23 @@ def resolved(
         plans: of a formula's inner merges, by label, where they are replayed.
         progress: told after every target of an inner merge.
         device: where their element-wise work is done.
+        memory: what is known of the files and of inner merges.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
+    stack = memory.known(stack)
     if not recipe.formula:
         built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
         return replace(held_out(built, recipe), clean=cleaner(recipe)), {}
-    entries = stack.entries if isinstance(stack, Stack) else [entry_of(one) for one in stack]
+    entries = stack.entries if isinstance(stack, Stack) else stack
     host = stack.model if isinstance(stack, Stack) else model
-    built, inner = assembled(entries, recipe, host, plans, progress, device)
+
+    def measured(inner: Stack, progress: Progress) -> list[Measured]:
+        return memory.measure(inner, recipe, progress=progress)
+
+    built, inner = assembled(entries, recipe, host, plans, progress, device, measured)
     return built, {"inner": inner, "leaves": sources_of(entries)}
 
 
@@ -141,6 +152,7 @@ def merge(
     device: torch.device | str = "cpu",
     make_room: Callable[[int], object] | None = None,
     is_lazy: bool = False,
+    memory: Store | None = None,
 ) -> "Merged":
     """Merge a stack.
 
@@ -152,6 +164,7 @@ def merge(
         device: where element-wise work is done; on the CPU where it does not fit there.
         make_room: asked before a device is used to free so many bytes of its memory, which may do less than that.
         is_lazy: let results of full rank go again; their values are made anew when they are asked for.
+        memory: where analysis and results are remembered; what is found there is the same to the bit.
 
     Raises:
         FileError: a file cannot be read.
@@ -161,15 +174,24 @@ def merge(
     device = usable(device)
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
     plans = recipe.inner if isinstance(recipe, Plan) else {}
-    built, told = resolved(stack, asked, model, plans, progress, device)
-    ask_room(make_room, device, told.get("inner", {}).values())
-    measured = measure(built, progress=progress)
+    remembered = Memory(memory)
+    built, told = resolved(stack, asked, model, plans, progress, device, remembered)
+    key = None if isinstance(recipe, Plan) else remembered.key(built, asked, device, is_lazy)
+    found = remembered.recall(key, built, progress)
+    if not found:
+        ask_room(make_room, device, told.get("inner", {}).values())
+    measured = found.measured if found else remembered.measure(built, asked, progress=progress)
     if isinstance(recipe, Plan):
         decided = recipe
     else:
-        decided = replace(make_plan(built, asked, measured, progress), **told)
+        made = found.plan if found else make_plan(built, asked, measured, progress)
+        decided = replace(made, **told)
+    if found and found.patches is not None:
+        return Merged(built, decided, measured, found.patches, is_recalled=True)
     ask_room(make_room, device, [decided])
     patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
+    if not found:
+        remembered.keep(key, built, decided, measured, patches)
     return Merged(built, decided, measured, patches)
 
 
@@ -180,6 +202,8 @@ def rewrite(
     tolerance: float = 0.0,
     dtype: str = "auto",
     model: Model | None = None,
+    partial: bool = False,
+    honour_metadata: bool = False,
     progress: Progress = silent,
 ) -> "Merged":
     """One LoRA as it is, ready to be saved in another naming, rank, size or dtype.
@@ -190,6 +214,8 @@ def rewrite(
         tolerance: the relative error a smaller rank may cost.
         dtype: of the result; `auto` is the file's own.
         model: what a host knows of the base model.
+        partial: go on without modules that are not read.
+        honour_metadata: take scales from the header, or from beside the file, where it stores no alpha.
         progress: told after every target.
 
     Raises:
@@ -197,7 +223,8 @@ def rewrite(
         StackError: part of it cannot be read.
         RecipeError: rank, tolerance or dtype is not allowed.
     """
-    recipe = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
+    plain = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
+    recipe = replace(plain, partial=partial, honour_metadata=honour_metadata)
     return merge([Entry(open_lora(path))], recipe, model=model, progress=progress)
 
 
@@ -209,15 +236,22 @@ class Merged:
         plan: how.
         measured: what the plan was made from.
         patches: one per target.
+        is_recalled: whether all of it was remembered, and nothing was made.
     """
 
     def __init__(
-        self, stack: Stack, plan: Plan, measured: Sequence[Measured], patches: tuple[Patch, ...]
+        self,
+        stack: Stack,
+        plan: Plan,
+        measured: Sequence[Measured],
+        patches: tuple[Patch, ...],
+        is_recalled: bool = False,
     ) -> None:
         self.stack = stack
         self.plan = plan
         self.measured = measured
         self.patches = patches
+        self.is_recalled = is_recalled
 
     def __iter__(self) -> Iterator[Patch]:
         return iter(self.patches)
@@ -239,6 +273,7 @@ class Merged:
         clip_gain: float = 1.0,
         rank: int = 0,
         size_bytes: int = 0,
+        max_loss: float = MOST,
         notes: dict[str, str] | None = None,
         progress: Progress = silent,
     ) -> Proof:
@@ -251,12 +286,13 @@ class Merged:
             clip_gain: a factor on the text encoders' targets, baked in.
             rank: at most this rank for every target, 0 for the merge's own.
             size_bytes: at most this size of the file, 0 for what it takes; the directions that carry most stay.
+            max_loss: how much of the result's norm rounding and KnOTS' rank limit may have taken.
             notes: more metadata.
             progress: told after every target, thrice: made ready, written, compared; what it raises ends the work,
                 and nothing was replaced.
 
         Raises:
-            SaveError: the place cannot be written, or the naming lacks a target.
+            SaveError: the place cannot be written, the naming lacks a target, or more than `max_loss` is gone.
             ProofError: what was written is not what was merged; nothing was replaced.
         """
         with one_thread():
@@ -265,18 +301,31 @@ class Merged:
             words = sum(len(f"{name}{text}".encode("utf-8", "replace")) + 8 for name, text in told_texts)
             room = max(1, size_bytes - words - HEADER_BYTES) if size_bytes else 0
             told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room, **hosted)
-            pieces = self._pieces(told, progress)
+            pieces = self.pieces(told, progress, max_loss)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
             )
             return save_patches(saved_path(path), pieces, naming, metadata, self.stack.lead, progress)
 
-    def _pieces(self, asked: Described, progress: Progress = silent) -> list[Named]:
-        """The patches as a file holds them."""
+    def pieces(
+        self, asked: Described, progress: Progress = silent, max_loss: float = math.inf
+    ) -> list[Named]:
+        """The patches as a file holds them.
+
+        Args:
+            asked: what the file says of itself.
+            progress: told after every target.
+            max_loss: as in `save`.
+
+        Raises:
+            ProofError: rounding took too much.
+        """
+        recipe, gains = self.plan.recipe, (asked.gain, asked.clip_gain)
         louder = [
-            shaped(kept(patch), asked.clip_gain if patch.target.is_clip else asked.gain, asked.rank)
-            for patch in told(self.patches, len(self.patches), "prepare", progress)
+            shaped(kept(one), gains[one.target.is_clip], asked.rank, may_widen=recipe.dtype == AUTO)
+            for one in told(self.patches, len(self.patches), "prepare", progress)
         ]
+        refuse_losses(recipe, louder, max_loss)
         pieces = named(louder, asked.naming, self.stack.family, self.stack.spellings, self.stack.height)
         wider = self.stack.wider
         pieces = [replace(piece, is_wider=piece.patch.target in wider) for piece in pieces]
@@ -304,102 +353,3 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:  # a name longer than the file system allows; writing says so
         return False
-
-
-def allowed_difference(dtype: torch.dtype) -> float:
-    """How far a file may be from the same merge done again: its dtype's rounding, which machines do apart.
-
-    On the machine that saved it, the difference is 0.
-    """
-    return max(1e-6, torch.finfo(dtype).eps / 2)
-
-
-def verify(
-    path: Path | str,
-    stack: StackLike,
-    recipe: Recipe | None = None,
-    *,
-    model: Model | None = None,
-    progress: Progress = silent,
-    device: torch.device | str = "cpu",
-) -> Proof:
-    """Prove a saved file against its inputs again: merge them, and compare target by target.
-
-    Args:
-        path: a file that `Merged.save` wrote.
-        stack: the entries it was made of.
-        recipe: what was asked; None takes it from the file.
-        model: the base model, if the merge was made with one.
-        progress: told after every target.
-        device: where element-wise work is done: devices round apart, so the one that the merge was done on.
-
-    Raises:
-        FileError: a file cannot be read.
-        ProofError: the file is not what these inputs and this recipe give; the message says where and how
-        far.
-    """
-    saved = open_lora(path)
-    told = described(saved.tensors.metadata)
-    if recipe is None:
-        if told is None:
-            raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
-        recipe = told.recipe
-    told = told or Described(recipe)
-    merged = merge(_as_hosted(stack, told), recipe, model=model, progress=progress, device=device)
-    pieces = merged._pieces(told)
-    read_error, where = max(
-        (difference(saved.load(module), piece), str(piece.patch.target))
-        for piece, module in zip(pieces, _counterparts(saved, merged, pieces), strict=True)
-    )
-    if read_error > allowed_difference(merged.patches[0].dtype):
-        raise ProofError(
-            f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
-            f" {_AGAIN}"
-        )
-    worst = max(merged.patches, key=lambda patch: patch.error)
-    return Proof(
-        Path(path), len(pieces), read_error, worst.error, str(worst.target), saved.tensors.size_bytes
-    )
-
-
-def _as_hosted(stack: StackLike, told: Described) -> StackLike:
-    """The entries without the modules that the model of the merge, in a host, did not have, held out as there."""
-    if isinstance(stack, Stack):
-        return replace(stack, entries=tuple(as_decided(stack.entries, told)))
-    entries = as_decided([entry_of(one) for one in stack], told)
-    if told.has_clip and not told.left_out:
-        return entries
-    hosted, left_out = [], set(told.left_out)
-    for entry in entries:
-        text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
-        hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
-    return hosted
-
-
-def _counterparts(saved: LoraFile, merged: Merged, pieces: Sequence[Named]) -> list[Module]:
-    """The module of a saved file for each piece of a merge.
-
-    Raises:
-        ProofError: a module or a tensor is missing, or too many.
-    """
-    path = saved.tensors.path
-    # A host's model has names of its own for what merges here by module name alone.
-    by_target = {merged.stack.lead(name): name for name in saved.modules}
-    names = [
-        piece.name if piece.name in saved.modules else by_target.get(piece.patch.target, "")
-        for piece in pieces
-    ]
-    missing = [piece.name for piece, name in zip(pieces, names, strict=True) if not name]
-    extra = sorted(saved.modules.keys() - set(names))
-    if missing or extra:
-        first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
-        raise ProofError(
-            f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}. {_AGAIN}"
-        )
-    strange = [account.tensor for account in saved.accounts if account.state != "used"]
-    if strange:
-        raise ProofError(
-            f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
-            f" {_AGAIN}"
-        )
-    return [saved.modules[name] for name in names]

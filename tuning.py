@@ -9,10 +9,15 @@ import torch
 from .analysis.measure import measure
 from .analysis.similarity import Measured
 from .api import Merged, StackLike, resolved
+from .autotuner.remembered import ranking_from_json, ranking_to_json
 from .autotuner.search import Candidate, Evaluate, Tuned, tuned
+from .cache.diffs import DiffCache
+from .cache.store import Store
+from .core.device import usable
 from .core.errors import RecipeError
 from .core.progress import Progress, silent
 from .lora.stack import Model, Stack
+from .memory.memory import Memory
 from .merging.engine import execute
 from .merging.plan import Plan, make_plan
 from .merging.recipe import Recipe
@@ -79,6 +84,8 @@ def tune(
     evaluate: Evaluate | None = None,
     progress: Progress = silent,
     device: torch.device | str = "cpu",
+    memory: Store | None = None,
+    diff_cache: DiffCache | None = None,
 ) -> Tuning:
     """Try every way of merging a stack, merge the most promising ones, and keep the best.
 
@@ -88,18 +95,73 @@ def tune(
         model: the base model, as `open_base` or a host knows it.
         top_n: how many candidates are merged; at least 1.
         score: what candidates are ranked by, one of `autotuner.scores.SCORES`.
-        evaluate: asked for every candidate that is merged.
+        evaluate: asked for every candidate that is merged; what it says is not remembered.
         progress: told after every target and candidate; what it raises ends the sweep, and nothing is kept.
         device: where element-wise work is done.
+        memory: where rankings and results are remembered, and found again.
+        diff_cache: keeps what element-wise work multiplies out, from one candidate to the next.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
         RecipeError: the score is unknown, or `top_n` is less than 1.
     """
-    asked = recipe or Recipe()
-    built, told = resolved(stack, asked, model, {}, progress, device)
-    found = tuned(built, asked, top_n=top_n, score=score, evaluate=evaluate, progress=progress, device=device)
+    asked, remembered = recipe or Recipe(), Memory(memory)
+    device = usable(device)
+    built, told = resolved(stack, asked, model, {}, progress, device, remembered)
+    settings = {"top_n": top_n, "score": score, "order": [entry.file.sha256 for entry in built.entries]}
+    keys = remembered.tuning_keys(built, asked, settings, device) if evaluate is None else None
+    recalled = _recalled(remembered, keys, built, score, told, progress, device)
+    if recalled is not None:
+        return recalled
+    found = tuned(
+        built,
+        asked,
+        top_n=top_n,
+        score=score,
+        evaluate=evaluate,
+        progress=progress,
+        device=device,
+        measured=remembered.measure(built, asked, progress=progress),
+        remember=diff_cache,
+    )
+    done = Tuning(found, told)
+    if keys is not None:
+        remembered.keep_tuning(keys, ranking_to_json(found))
+        key = remembered.key(built, found.best.recipe, device)
+        remembered.keep(key, built, done.best.plan, found.measured, found.patches)
+    return done
+
+
+def _recalled(
+    memory: Memory,
+    keys: tuple[dict[str, Any], dict[str, Any]] | None,
+    stack: Stack,
+    score: str,
+    told: dict[str, Any],
+    progress: Progress,
+    device: torch.device,
+) -> Tuning | None:
+    """A sweep that was remembered, its best merge with it or made again."""
+    value = memory.recall_tuning(keys)
+    if value is None:
+        return None
+    try:
+        ranked, tried, notes = ranking_from_json(value, len(stack.entries))
+    except (KeyError, ValueError, RecipeError):
+        return None  # of a kind that this program does not write
+    best = ranked[0]
+    key = memory.key(stack, best.recipe, device)
+    kept = memory.recall(key, stack, progress)
+    if kept is None or kept.patches is None:
+        measured = memory.measure(stack, best.recipe, progress=progress)
+        plan = _planned(stack, best.recipe, measured, told, progress)
+        patches = tuple(execute(stack, plan, progress, device))
+        memory.keep(key, stack, plan, measured, patches)
+    else:
+        plan, measured, patches = kept.plan, kept.measured, kept.patches
+    ranking = (replace(best, plan=plan), *ranked[1:])
+    found = Tuned(stack, measured, score, ranking, patches, tried, notes=notes, is_recalled=True)
     return Tuning(found, told)
 
 
@@ -131,7 +193,7 @@ def replay(
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
-    built, told = resolved(stack, asked, model, {}, progress, device)
+    built, told = resolved(stack, asked, model, {}, progress, device, Memory(None))
     measured = measure(built, progress=progress)
     plan = _planned(built, recipe, measured, told, progress)
     return _executed(built, plan, measured, progress, device, is_lazy)

@@ -389,5 +389,5 @@ def _dot(one: Tensor, other: Tensor) -> float:
     return float(torch.dot(one.flatten(), other.flatten()))
 
 
-def _unknown(*_: object) -> float:
-    return 0.0
+def _unknown(*_: object) -> tuple[float, float]:
+    return 0.0, 0.0

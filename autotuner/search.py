@@ -43,7 +43,7 @@ class Candidate:
         spread: the standard error of that; 0 of one that is exact, or whose sample is all there is.
         errors: what it was scored by: of the merge, or predicted.
         is_sampled: whether it was predicted from a sample.
-        plan: what it does to this stack; None where it was not merged.
+        plan: what it does to this stack; None where it was not merged, or is remembered.
         measured: its score as merged; None where it was not.
         verdict: what an evaluator said; None where none was asked.
         seconds: that its merge took.
@@ -109,6 +109,7 @@ class Tuned:
         seconds: of each phase, by its name.
         cpu_seconds: alike, of the process.
         notes: what the user should know.
+        is_recalled: whether the ranking was remembered from an earlier run.
     """
 
     stack: Stack
@@ -120,6 +121,7 @@ class Tuned:
     seconds: Mapping[str, float] = field(default_factory=dict)
     cpu_seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    is_recalled: bool = False
 
     @property
     def best(self) -> Candidate:
@@ -128,8 +130,8 @@ class Tuned:
 
     @property
     def merged(self) -> tuple[Candidate, ...]:
-        """Those that were merged, the best first."""
-        return tuple(one for one in self.ranked if one.plan is not None)
+        """Those that were scored as merged, the best first."""
+        return tuple(one for one in self.ranked if one.measured is not None)
 
 
 def tuned(

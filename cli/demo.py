@@ -4,13 +4,14 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from ..api import merge, verify
+from ..api import merge
 from ..core.errors import FileError, SaveError
 from ..core.tensorfile import open_tensors
 from ..core.wholefile import refuse_place
 from ..lora.file import open_lora
 from ..lora.sample import INK, MARK, ROBOT, SAMPLES, WATERCOLOR, write_sample
 from ..lora.stack import Entry
+from ..proving import verify
 from .console import Console, program
 from .merge import proof_lines, result
 from .merge_page import merge_page

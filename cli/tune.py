@@ -7,6 +7,7 @@ from ..api import saved_path
 from ..autotuner.ranking import ranking_lines, to_json
 from ..autotuner.scores import SCORES
 from ..autotuner.space import FIELDS
+from ..cache.diffs import MODES, DiffCache
 from ..core.errors import RecipeError, SaveError
 from ..lora.keys import NAMINGS
 from ..merging.recipe import Recipe
@@ -18,7 +19,9 @@ from .options import (
     UsageError,
     add_acting,
     add_base,
+    add_device,
     add_entries,
+    add_max_loss,
     add_preserve,
     add_recipe,
     chosen_recipe,
@@ -27,6 +30,7 @@ from .options import (
     refuse_outputs,
 )
 from .output import json_path, write_json, write_text
+from .remembering import add_memory, read_memory, say_memory
 from .tune_page import tune_page
 
 TOP_N = 3
@@ -58,6 +62,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--naming", choices=NAMINGS, default="comfyui", help="whose names the file has (default: comfyui)"
     )
     parser.add_argument("--html", metavar="REPORT", type=Path, help="write a report to look at")
+    parser.add_argument(
+        "--diff-cache",
+        choices=MODES,
+        default="auto",
+        help="keep what element-wise methods multiply out, from one candidate to the next: in memory (`ram`), on the"
+        " disk, or where it pays (default: auto)",
+    )
+    parser.add_argument(
+        "--diff-cache-ram",
+        metavar="X",
+        type=float,
+        default=0.5,
+        help="how much of the free memory it may take, 0 to 1 (default: 0.5)",
+    )
+    add_device(parser)
+    add_max_loss(parser)
+    add_memory(parser)
     add_recipe(parser)
     add_evaluator(parser)
 
@@ -87,7 +108,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
     if output and options.base and output.exists() and output.samefile(options.base):
         raise SaveError(f"`{output}` is the base model; name another file for the LoRA.")
-    with chosen_evaluator(options) as evaluate:
+    kept = DiffCache(options.diff_cache, options.diff_cache_ram, readings=3 * options.top_n)
+    memory = read_memory(options)
+    with chosen_evaluator(options) as evaluate, kept as diff_cache:
         found = tune(
             entries,
             recipe,
@@ -96,16 +119,21 @@ def run(options: argparse.Namespace, console: Console) -> int:
             score=options.score,
             evaluate=evaluate,
             progress=console.progress,
+            memory=memory,
+            device=options.device,
+            diff_cache=diff_cache,
         )
     labels = [entry.file.label for entry in found.tuned.stack.entries]
     for line in ranking_lines(found.tuned, labels):
         console.say(line)
+    if not found.tuned.is_recalled and (diff_cache.stats.hits or diff_cache.stats.why):
+        console.say(diff_cache.told())
     told: dict[str, object] = {"tuning": to_json(found.tuned, labels)}
     if output:
-        merged = found.pick(options.pick, progress=console.progress)
+        merged = found.pick(options.pick, progress=console.progress, device=options.device)
         # Again, since somebody else may have put a file there meanwhile.
         refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
-        proof = merged.save(output, naming=options.naming)
+        proof = merged.save(output, naming=options.naming, max_loss=options.max_loss)
         console.say("")
         console.say(f"Rank {options.pick} of the ranking, written:")
         console.say(merged.report.text())
@@ -113,6 +141,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         for line in proof_lines(proof):
             console.say(line)
         told |= result(merged, proof)
+    say_memory(memory, found.tuned.is_recalled, console)
     if options.html:
         write_text(options.html, tune_page(found.tuned, labels, options.pick))
         console.say(f"Report: {options.html}")

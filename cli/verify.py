@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..api import verify
 from ..core.errors import ProofError, StackError
 from ..lora.file import open_lora
 from ..lora.stack import Entry
 from ..merging.metadata import Described, described
 from ..merging.provenance import disagreements, find_sources, with_preserved
 from ..merging.saving import Proof
+from ..proving import verify
 from .console import Console
 from .options import (
     add_base,

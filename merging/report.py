@@ -10,6 +10,7 @@ from ..analysis.blocks import block_of
 from ..analysis.pairs import Pair, pair_lines, pairs
 from ..analysis.similarity import Measured, norms, strengths_on
 from ..lora.stack import Stack
+from .losses import loss_notes
 from .patch import Patch
 from .plan import Plan
 from .retention import percent, retention
@@ -17,7 +18,6 @@ from .scale import Branch
 
 LOUDEST = 3.0
 LOUDEST_OF = {"flux": 5.0}  # transformers bear more than UNets
-LOSSY = 0.01
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def make_report(stack: Stack, plan: Plan, measured: Sequence[Measured], patches:
         worst=str(worst.target),
         suggested_strength=_suggested(stack, plan, measured, patches),
         family=stack.family.title if stack.family else "unknown architecture, merged by module name",
-        notes=(*plan.notes, *_lossy(plan, patches)),
+        notes=(*plan.notes, *loss_notes(plan.recipe, patches)),
     )
 
 
@@ -155,18 +155,6 @@ def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured], patches: 
         merged += patch.norm
     loudest = LOUDEST_OF.get(plan.family or "", LOUDEST)
     return min(max(inputs / merged, 1.0), loudest) if merged > 0 else 1.0
-
-
-def _lossy(plan: Plan, patches: Sequence[Patch]) -> list[str]:
-    """A sentence if rounding takes more of the whole result than anybody asked for."""
-    norm = hypot(*(patch.norm for patch in patches))
-    lost = hypot(*(patch.norm * patch.error for patch in patches))
-    if plan.recipe.rank or norm == 0.0 or lost <= norm * max(LOSSY, plan.recipe.tolerance):
-        return []
-    name = str(patches[0].dtype).removeprefix("torch.")
-    return [
-        f"Rounding to {name} takes {lost / norm:.0%} of the result; merge in float32 (`--dtype float32`)."
-    ]
 
 
 def branch_line(branch: Branch, labels: Sequence[str]) -> str:

@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ENGINE = {"analysis", "autotuner", "cache", "checkpoint", "core", "enhance", "lora", "merging", "sparsify"}
+ENGINE = {
+    "analysis",
+    "autotuner",
+    "cache",
+    "checkpoint",
+    "core",
+    "enhance",
+    "lora",
+    "memory",
+    "merging",
+    "sparsify",
+}
 MAY_IMPORT = {
     "core": set(),
     "lora": {"core"},
@@ -18,12 +29,14 @@ MAY_IMPORT = {
     "analysis": {"core", "lora"},
     "merging": {"core", "lora", "sparsify", "enhance", "analysis"},
     "checkpoint": {"core", "lora", "merging"},
-    "autotuner": {"core", "lora", "cache", "sparsify", "merging", "analysis"},
+    "memory": {"core", "lora", "cache", "merging", "analysis"},
+    "autotuner": {"core", "lora", "cache", "memory", "sparsify", "merging", "analysis"},
+    "proving": {*ENGINE, "api"},
     "tuning": {*ENGINE, "api"},
-    "nodes": {*ENGINE, "api", "tuning"},
-    "cli": {*ENGINE, "api", "tuning"},
+    "nodes": {*ENGINE, "api", "proving", "tuning"},
+    "cli": {*ENGINE, "api", "proving", "tuning"},
     "api": ENGINE,
-    "__init__": {"nodes", "api", "tuning"},
+    "__init__": {"nodes", "api", "proving", "tuning"},
     "__main__": {"cli"},
     "alloy": set(),
 }

@@ -84,3 +84,27 @@ def test_the_page_shows_every_candidate_and_marks_the_pick(run, loras, tmp_path)
     assert page.count("<circle") == page.count("</circle>") > 50
     assert page.count('class="picked"') == 1 and page.count('class="merged"') == 2
     assert "<script" not in page and "ink" in page
+
+
+def test_a_second_run_takes_the_ranking_from_memory(run, loras, tmp_path, monkeypatch):
+    monkeypatch.setenv("LORA_ALLOY_CACHE", str(tmp_path / "memory"))
+    words = ("tune", *loras, "--memory", "auto", "--json", tmp_path / "j", "--force", "--density", "0")
+    first = run(*words, "-o", tmp_path / "a")
+    told = json.loads((tmp_path / "j").read_text())["tuning"]["candidates"]
+    again = run(*words, "-o", tmp_path / "b")
+    told_again = json.loads((tmp_path / "j").read_text())["tuning"]["candidates"]
+    assert "From memory" in again.out and "From memory" not in first.out
+    assert [{**one, "seconds": 0} for one in told] == [{**one, "seconds": 0} for one in told_again]
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    louder = run("tune", f"{loras[0]}:0.5", *loras[1:], "--memory", "auto")
+    assert louder.code == 0 and "From memory" not in louder.out
+    turned = run("tune", *reversed(loras), "--memory", "auto")
+    assert turned.code == 0 and "From memory" not in turned.out
+
+
+@pytest.mark.parametrize("mode", ["disabled", "ram", "disk", "auto"])
+def test_a_diff_cache_changes_no_byte(run, loras, tmp_path, mode):
+    ran = run("tune", *loras, "-o", tmp_path / mode, "--diff-cache", mode, "--pick", "2", "--top-n", "2")
+    plain = run("tune", *loras, "-o", tmp_path / "plain", "--pick", "2", "--top-n", "2")
+    assert ran.code == plain.code == 0
+    assert (tmp_path / f"{mode}.safetensors").read_bytes() == (tmp_path / "plain.safetensors").read_bytes()

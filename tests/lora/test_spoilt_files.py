@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lora_alloy import api
+from lora_alloy import api, proving
 from lora_alloy.core.errors import AlloyError
 from lora_alloy.lora.entries import Entry
 from lora_alloy.lora.file import LoraFile, open_lora
@@ -78,7 +78,7 @@ def spoil(folder: Path, seed: int) -> None:
             assert merged.report.text() in text
             assert inspected is None or not inspected.unknown or "that nobody here knows" in text
             if attempt(lambda: merged.save(out)) is not None:  # noqa: B023
-                assert attempt(lambda: api.verify(out, [str(path)], model=given)) is not None  # noqa: B023
+                assert attempt(lambda: proving.verify(out, [str(path)], model=given)) is not None  # noqa: B023
         attempt(lambda: api.merge([str(path), (str(beside), -0.5)], recipe, model=given))  # noqa: B023
         attempt(lambda: api.rewrite(path, rank=2 * (seed % 2), model=given))  # noqa: B023
     attempt(lambda: api.analyze([str(path), str(beside)]))

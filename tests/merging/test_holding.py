@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from lora_alloy.api import load, merge, plan, verify
+from lora_alloy.api import load, merge, plan
 from lora_alloy.core.errors import RecipeError
 from lora_alloy.lora.stack import Entry
 from lora_alloy.merging.metadata import described
 from lora_alloy.merging.plan import Plan
 from lora_alloy.merging.provenance import find_sources
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy.proving import verify
 from lora_alloy_testing.builders import (
     Factors,
     dense,

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from lora_alloy.api import Merged, load, merge, verify
+from lora_alloy.api import Merged, load, merge
 from lora_alloy.lora.factors import LowRank
 from lora_alloy.lora.full import Dense
 from lora_alloy.lora.stack import Entry
 from lora_alloy.merging.combine import combined_keeping
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy.proving import verify
 from lora_alloy_testing.builders import dense, difference, entry_of, file_of, on_targets, toy_lora, write_lora
 
 KEPT = toy_lora(3, rank=3)

@@ -7,7 +7,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from lora_alloy.api import merge, verify
+from lora_alloy.api import merge
 from lora_alloy.core.errors import ProofError, StackError
 from lora_alloy.lora.file import open_lora
 from lora_alloy.lora.keys import family, key_map
@@ -15,6 +15,7 @@ from lora_alloy.lora.stack import Entry, Model, build_stack
 from lora_alloy.lora.target import Route, Target
 from lora_alloy.merging.metadata import described
 from lora_alloy.merging.provenance import disagreements, find_sources, with_preserved
+from lora_alloy.proving import verify
 from lora_alloy_testing.builders import TOY, entry_of, noise, toy_lora, write_lora
 from lora_alloy_testing.small_loras import write_small
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lora_alloy.api import merge, verify
+from lora_alloy.api import merge
 from lora_alloy.core.errors import FileError, SaveError, StackError
 from lora_alloy.lora.base import open_base
 from lora_alloy.lora.entries import Entry, Model
@@ -17,6 +17,7 @@ from lora_alloy.lora.inspection import inspect_file
 from lora_alloy.lora.stack import build_stack
 from lora_alloy.lora.target import Route, Target
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy.proving import verify
 from lora_alloy_testing.comfy_fixtures import comfy_tree
 
 __all__ = ["comfy_tree"]
