@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from .merge_widgets import widgets
-from .stack_entries import finite
+from .merge_widgets import refusal, widgets
+from ..core.numbers import finite
 from .types import CATEGORY, MERGE_SETTINGS
 
 DEFAULTS = {
@@ -50,6 +50,11 @@ class LoRAMergeSettings:
             # Not required: scripts of before them leave them out.
             "optional": widgets("auto_strength_floor_mode", "star_eta", "tame_layers", "tame_threshold"),
         }
+
+    @classmethod
+    def VALIDATE_INPUTS(cls, architecture_preset: str | None = None) -> str | bool:  # noqa: N802
+        """Words of earlier versions are known, too."""
+        return refusal({"architecture_preset": architecture_preset})
 
     def build_settings(
         self,

@@ -6,7 +6,8 @@ from typing import Any
 
 from .merge_widgets import MERGE_STRATEGY_OVERRIDE, hold_structural, refusal, widgets, words
 from .optimizing import Optimized, optimize
-from .settings import is_lazy, is_on_gpu, recipe_of
+from ..merging.settings import recipe_of
+from .settings import is_lazy, is_on_gpu
 from .tuned import candidate, recipe_of_candidate, told
 from .types import CATEGORY, LORA_DATA, LORA_STACK, TUNER_DATA
 
@@ -79,6 +80,7 @@ class LoRAOptimizer:
         merge_refinement: str | None = None,
         patch_compression: str | None = None,
         strategy_set: str | None = None,
+        architecture_preset: str | None = None,
     ) -> str | bool:
         """Words of earlier versions are known, too."""
         return refusal(
@@ -87,6 +89,7 @@ class LoRAOptimizer:
                 "merge_refinement": merge_refinement,
                 "patch_compression": patch_compression,
                 "strategy_set": strategy_set,
+                "architecture_preset": architecture_preset,
             }
         )
 

@@ -7,7 +7,8 @@ from typing import Any
 from ..merging.recipe import Recipe
 from .merge_widgets import hold_structural, widgets
 from .optimizing import optimize
-from .settings import is_lazy, is_on_gpu, recipe_of
+from ..merging.settings import recipe_of
+from .settings import is_lazy, is_on_gpu
 from .tuned import candidate, recipe_of_candidate
 from .types import CATEGORY, LORA_DATA, LORA_STACK, OPTIMIZER_SETTINGS, TUNER_DATA
 

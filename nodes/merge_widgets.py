@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from .settings import known_words
+from ..merging.settings import known_words
 from .widgets import Widget
 
 MERGE_STRATEGY_OVERRIDE: Widget = (
@@ -88,8 +88,8 @@ _WIDGETS: Mapping[str, Widget] = MappingProxyType(
             ("full", "no_slerp", "basic"), "Which methods may be chosen without being asked for."
         ),
         "architecture_preset": words(
-            ("auto", "sd_unet", "dit", "llm", "acestep"),
-            "What TIES' density is chosen for; acestep is kept for saved workflows, and is dit.",
+            ("auto", "sd_unet", "dit", "acestep_dit", "llm"),
+            "What TIES' density is chosen for; acestep_dit is kept for saved workflows, and is dit.",
         ),
         "decision_smoothing": number(
             0.25, 0.0, 1.0, "How far the choice for a weight goes by its block: 0 not at all."

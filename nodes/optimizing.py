@@ -8,6 +8,7 @@ from typing import Any
 from ..api import Merged, merge
 from ..core.errors import StackError
 from ..core.log import log
+from ..core.numbers import finite
 from ..core.tensorfile import open_tensors
 from ..lora import keys
 from ..lora.entries import Entry
@@ -17,8 +18,8 @@ from ..lora.target import Target
 from ..merging.density import architecture_of
 from ..merging.recipe import Recipe
 from . import bridge, session
-from .settings import refinement_of
-from .stack_entries import StackEntry, finite, merge_formula, read_stack
+from ..merging.settings import refinement_of
+from .stack_entries import StackEntry, merge_formula, read_stack
 from .types import STRENGTH_LIMIT
 
 MERGED = "lora_alloy.merged"

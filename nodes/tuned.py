@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.errors import RecipeError
 from ..merging.recipe import Recipe
-from .settings import recipe_of
+from ..merging.settings import recipe_of
 
 # What stands at the top level and belongs to every candidate.
 _SHARED = ("auto_strength_floor", "architecture_preset", "decision_smoothing")

@@ -13,7 +13,7 @@ from lora_alloy.nodes.lora_optimizer import LoRAOptimizer
 from lora_alloy.nodes.lora_optimizer_simple import LoRAOptimizerSimple
 from lora_alloy.nodes.optimizing import key_map, optimize, shortfall
 from lora_alloy.nodes.save_merged_lora import SaveMergedLoRA
-from lora_alloy.nodes.settings import recipe_of
+from lora_alloy.merging.settings import recipe_of
 from lora_alloy.nodes.tuned import candidate, recipe_of_candidate
 from lora_alloy_testing.builders import stack_of
 from lora_alloy_testing.flux import HIDDEN, flux_lora, split
