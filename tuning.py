@@ -6,11 +6,15 @@ from typing import Any
 
 import torch
 
-from .api import Merged, StackLike, merge, resolved
+from .analysis.measure import measure
+from .analysis.similarity import Measured
+from .api import Merged, StackLike, resolved
 from .autotuner.search import Candidate, Evaluate, Tuned, tuned
 from .core.errors import RecipeError
 from .core.progress import Progress, silent
-from .lora.stack import Model
+from .lora.stack import Model, Stack
+from .merging.engine import execute
+from .merging.plan import Plan, make_plan
 from .merging.recipe import Recipe
 
 
@@ -22,8 +26,8 @@ class Tuning:
         best: the first candidate, merged; it reports on itself and is saved as any merge.
     """
 
-    def __init__(self, found: Tuned, told: dict[str, Any], stack: StackLike, model: Model | None) -> None:
-        self._told, self._stack, self._model = told, stack, model
+    def __init__(self, found: Tuned, told: dict[str, Any]) -> None:
+        self._told = told
         self.tuned = _completed(found, told)
         first = self.tuned.best.plan
         assert first is not None
@@ -58,14 +62,11 @@ class Tuning:
         chosen = self.ranked[rank - 1]
         if rank == 1 and not is_lazy:
             return self.best
-        return merge(
-            self._stack,
-            chosen.plan or chosen.recipe,
-            model=self._model,
-            progress=progress,
-            device=device,
-            is_lazy=is_lazy,
-        )
+        if chosen.plan is not None:
+            plan = chosen.plan
+        else:
+            plan = _planned(self.tuned.stack, chosen.recipe, self.tuned.measured, self._told, progress)
+        return _executed(self.tuned.stack, plan, self.tuned.measured, progress, device, is_lazy)
 
 
 def tune(
@@ -99,7 +100,59 @@ def tune(
     asked = recipe or Recipe()
     built, told = resolved(stack, asked, model, {}, progress, device)
     found = tuned(built, asked, top_n=top_n, score=score, evaluate=evaluate, progress=progress, device=device)
-    return Tuning(found, told, stack, model)
+    return Tuning(found, told)
+
+
+def replay(
+    stack: StackLike,
+    recipe: Recipe,
+    asked: Recipe,
+    *,
+    model: Model | None = None,
+    progress: Progress = silent,
+    device: torch.device | str = "cpu",
+    is_lazy: bool = False,
+) -> Merged:
+    """Merge by a candidate of an earlier sweep, bit for bit what that sweep made of it.
+
+    Without a formula it is `merge(stack, recipe)`. A formula's inner merges follow the recipe that was tuned, and only
+    the outer one the candidate's.
+
+    Args:
+        stack: the entries.
+        recipe: the candidate's.
+        asked: the one that was tuned.
+        model: as in `tune`.
+        progress: told after every target.
+        device: where element-wise work is done.
+        is_lazy: let results of full rank go again.
+
+    Raises:
+        FileError: a file cannot be read.
+        StackError: the entries do not fit together.
+    """
+    built, told = resolved(stack, asked, model, {}, progress, device)
+    measured = measure(built, progress=progress)
+    plan = _planned(built, recipe, measured, told, progress)
+    return _executed(built, plan, measured, progress, device, is_lazy)
+
+
+def _planned(
+    stack: Stack, recipe: Recipe, measured: Sequence[Measured], told: dict[str, Any], progress: Progress
+) -> Plan:
+    return replace(make_plan(stack, recipe, measured, progress), **told)
+
+
+def _executed(
+    stack: Stack,
+    plan: Plan,
+    measured: Sequence[Measured],
+    progress: Progress,
+    device: torch.device | str,
+    is_lazy: bool,
+) -> Merged:
+    patches = tuple(execute(stack, plan, progress, device, is_lazy=is_lazy))
+    return Merged(stack, plan, measured, patches)
 
 
 def _completed(found: Tuned, told: dict[str, Any]) -> Tuned:

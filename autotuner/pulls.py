@@ -14,6 +14,7 @@ from ..core.progress import Progress, silent, told
 from ..core.rng import spread
 from ..core.threads import one_thread
 from ..lora.factors import Delta, LowRank
+from ..lora.full import Kron
 from ..lora.stack import Stack
 
 SMALLEST = 1e-5  # of the largest singular value: directions below it are rounding
@@ -148,8 +149,26 @@ def row_space(delta: Delta) -> Tensor:
     if isinstance(delta, LowRank):
         up, down = delta.up.double(), delta.down.double()
         return (down.T @ _basis(up.T @ up, down @ down.T)).float()
-    flat = delta.flat()
-    if flat.shape[0] >= flat.shape[1] and float(flat.abs().max()) > 0:
-        return torch.eye(flat.shape[1])
-    _, values, right = torch.linalg.svd(flat, full_matrices=False)
-    return right[values > SMALLEST * values[:1]].T
+    if isinstance(delta, Kron):
+        return torch.kron(_read(delta.a.double()), _read(delta.b.double())).float()
+    return _read(delta.flat().double()).float()
+
+
+def _read(matrix: Tensor) -> Tensor:
+    """An orthonormal basis of the row space of a matrix, `(i, r)`."""
+    rows, columns = matrix.shape
+    gram = matrix.T @ matrix if rows >= columns else matrix @ matrix.T
+    lower, failed = torch.linalg.cholesky_ex(gram)
+    lengths = lower.diagonal()
+    if not int(failed) and float(lengths.min()) > SMALLEST * float(lengths.max()):
+        # Of full rank, as most are: a triangle is cheaper than a spectrum.
+        return torch.eye(columns, dtype=gram.dtype) if rows >= columns else _solved(lower, matrix).T
+    squares, turned = torch.linalg.eigh(gram)
+    is_seen = squares > max(float(squares[-1]), 0.0) * SMALLEST**2
+    if rows >= columns:
+        return turned[:, is_seen]
+    return matrix.T @ turned[:, is_seen] * squares[is_seen].rsqrt()
+
+
+def _solved(lower: Tensor, matrix: Tensor) -> Tensor:
+    return torch.linalg.solve_triangular(lower, matrix, upper=False)
