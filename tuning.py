@@ -9,6 +9,7 @@ import torch
 from .analysis.measure import measure
 from .analysis.similarity import Measured
 from .api import Merged, StackLike, resolved
+from .autotuner.looking import Look
 from .autotuner.search import Candidate, Evaluate, Tuned, tuned
 from .core.errors import RecipeError
 from .core.progress import Progress, silent
@@ -77,6 +78,7 @@ def tune(
     top_n: int = 3,
     score: str = "own_foreign",
     evaluate: Evaluate | None = None,
+    look: Look | None = None,
     progress: Progress = silent,
     device: torch.device | str = "cpu",
 ) -> Tuning:
@@ -89,6 +91,7 @@ def tune(
         top_n: how many candidates are merged; at least 1.
         score: what candidates are ranked by, one of `autotuner.scores.SCORES`.
         evaluate: asked for every candidate that is merged.
+        look: looks at every candidate that is merged, for a tuning result that is kept.
         progress: told after every target and candidate; what it raises ends the sweep, and nothing is kept.
         device: where element-wise work is done.
 
@@ -99,7 +102,16 @@ def tune(
     """
     asked = recipe or Recipe()
     built, told = resolved(stack, asked, model, {}, progress, device)
-    found = tuned(built, asked, top_n=top_n, score=score, evaluate=evaluate, progress=progress, device=device)
+    found = tuned(
+        built,
+        asked,
+        top_n=top_n,
+        score=score,
+        evaluate=evaluate,
+        look=look,
+        progress=progress,
+        device=device,
+    )
     return Tuning(found, told)
 
 

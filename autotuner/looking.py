@@ -37,6 +37,10 @@ class Seen:
 class Look:
     """Looks at the candidates of one sweep, as `tuned(look=…)` asks it to.
 
+    Attributes:
+        stack: what is tuned; None before the first look.
+        measured: of its groups.
+
     Args:
         spectra: which effective ranks the legacy scores look at, one of `legacy_scores.SPECTRA`.
 
@@ -47,8 +51,10 @@ class Look:
     def __init__(self, spectra: str = "disabled") -> None:
         if spectra not in SPECTRA:
             raise RecipeError(unknown("kind of spectra", f"{spectra!s:.60}", dict.fromkeys(SPECTRA)))
+        self.stack: Stack | None = None
+        self.measured: Sequence[Measured] = ()
         self._spectra = spectra
-        self._last: tuple[Stack, Summary] | None = None
+        self._summary: Summary | None = None
 
     def __call__(
         self, stack: Stack, measured: Sequence[Measured], plan: Plan, patches: Sequence[Patch]
@@ -65,9 +71,10 @@ class Look:
             FileError: a file cannot be read.
         """
         recipe = plan.recipe
-        if self._last is None or self._last[0] is not stack:
-            self._last = stack, summary(stack, measured, recipe.smoothing)
-        told = self._last[1]
+        if self._summary is None or self.stack is not stack:
+            self._summary = summary(stack, measured, recipe.smoothing)
+        self.stack, self.measured = stack, measured
+        told = self._summary
         held = held_out(stack, recipe)
         # Of whole results, none was ever looked at where the LoRAs have nothing in common.
         spectra = self._spectra

@@ -20,6 +20,7 @@ from ..merging.engine import execute
 from ..merging.patch import Patch
 from ..merging.plan import Plan, make_plan
 from ..merging.recipe import Recipe
+from .looking import Look, Seen
 from .predict import Prediction, Predictor
 from .pulls import pulls_of
 from .reached import reached
@@ -27,8 +28,8 @@ from .scores import SCORES, Errors
 from .space import candidates
 from .verdict import Verdict
 
-Evaluate: TypeAlias = Callable[["Candidate", Sequence[Patch]], Verdict]
-"""What somebody else thinks of a candidate and its patches: a user's code, images, a forward pass."""
+Evaluate: TypeAlias = Callable[["Candidate", Sequence[Patch]], Verdict | None]
+"""What somebody else thinks of a candidate and its patches: a user's code, images, a forward pass; None if nothing."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Candidate:
         plan: what it does to this stack; None where it was not merged.
         measured: its score as merged; None where it was not.
         verdict: what an evaluator said; None where none was asked.
+        seen: what was looked at in it while its patches were there; None where nothing was.
         seconds: that its merge took.
         same: names of other candidates that do the same.
     """
@@ -56,6 +58,7 @@ class Candidate:
     plan: Plan | None = None
     measured: float | None = None
     verdict: Verdict | None = None
+    seen: Seen | None = None
     seconds: float = 0.0
     same: tuple[str, ...] = ()
 
@@ -108,6 +111,7 @@ def tuned(
     top_n: int = 3,
     score: str = "own_foreign",
     evaluate: Evaluate | None = None,
+    look: Look | None = None,
     progress: Progress = silent,
     device: torch.device | str = "cpu",
     measured: Sequence[Measured] | None = None,
@@ -121,6 +125,7 @@ def tuned(
         top_n: how many candidates are merged; at least 1.
         score: the name of the score.
         evaluate: asked for every candidate that is merged.
+        look: looks at every candidate that is merged, before it is judged.
         progress: told after every target and candidate; what it raises ends the sweep.
         device: where element-wise work is done.
         measured: of the groups, if somebody has measured them already.
@@ -156,6 +161,8 @@ def tuned(
         patches = tuple(execute(stack, plan, progress, device, **given))
         errors = reached(stack, patches, progress)
         made = replace(one, plan=plan, errors=errors, measured=judge(errors))
+        if look is not None:
+            made = replace(made, seen=look(stack, measured, plan, patches))
         if evaluate is not None:
             made = replace(made, verdict=evaluate(made, patches))
         merged.append(replace(made, seconds=perf_counter() - began))

@@ -101,14 +101,16 @@ def recipe_of(settings: Mapping[str, Any]) -> Recipe:
             " nothing, for the defaults."
         )
     if not is_one_of(settings.get("mode", MODES[0]), MODES):
-        raise RecipeError(f"Settings of the mode {settings['mode']!r:.60} are unknown; known: {', '.join(MODES)}.")
+        raise RecipeError(
+            f"Settings of the mode {settings['mode']!r:.60} are unknown; known: {', '.join(MODES)}."
+        )
     given = {_OLD_NAMES.get(name, name): value for name, value in settings.items()}
     refused: list[str] = []
     fields: dict[str, Any] = {}
     for name, (field, words) in _WORDS.items():
         if name in given:
             word = given[name] if isinstance(given[name], str) else None
-            if word in words:
+            if word is not None and word in words:
                 fields[field] = words[word]
             else:
                 refused.append(f"{name} = {given[name]!r:.60}")
@@ -136,8 +138,8 @@ def recipe_of(settings: Mapping[str, Any]) -> Recipe:
 
 
 def known_words(name: str) -> tuple[str, ...]:
-    """Every word that a setting ever had."""
-    return tuple(_WORDS[name][1])
+    """Every word that a setting of a recipe ever had; empty for other settings."""
+    return tuple(_WORDS[name][1]) if name in _WORDS else ()
 
 
 def refinement_of(recipe: Recipe) -> str:

@@ -1,5 +1,6 @@
-"""The suite's only fake of ComfyUI: its `folder_paths`, over LoRA folders that a test fills itself."""
+"""The suite's only fake of ComfyUI: its `folder_paths`, over folders that a test fills itself."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,22 +14,29 @@ class FakeFolderPaths(ModuleType):
 
     def __init__(self, roots: list[Path]) -> None:
         super().__init__("folder_paths")
-        self.roots = roots
+        self.models_dir = str(roots[0].parent)
+        self.folder_names_and_paths: dict[str, tuple[list[str], set[str]]] = {
+            "loras": ([str(root) for root in roots], set())
+        }
+
+    def add_model_folder_path(self, folder: str, path: str) -> None:
+        self.folder_names_and_paths.setdefault(folder, ([], set()))[0].append(path)
 
     def get_filename_list(self, folder: str) -> list[str]:
-        assert folder == "loras"
         found = {
-            str(file.relative_to(root)) for root in self.roots for file in root.rglob("*") if file.is_file()
+            str(file.relative_to(root))
+            for root in map(Path, self.get_folder_paths(folder))
+            for file in root.rglob("*")
+            if file.is_file()
         }
         return sorted(found)
 
     def get_folder_paths(self, folder: str) -> list[str]:
-        assert folder == "loras"
-        return [str(root) for root in self.roots]
+        return list(self.folder_names_and_paths[folder][0])
 
     def get_full_path(self, folder: str, name: str) -> str | None:
-        assert folder == "loras"
-        for root in self.roots:
+        name = os.path.relpath(os.path.join("/", name), "/")  # noqa: PTH118
+        for root in map(Path, self.get_folder_paths(folder)):
             if (root / name).is_file():
                 return str(root / name)
         return None

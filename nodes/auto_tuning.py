@@ -1,0 +1,183 @@
+"""What every tuning node does: a sweep, or the result of an earlier one, and the selected candidate applied."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..api import Merged
+from ..autotuner.looking import Look
+from ..autotuner.ranking import ranking_lines
+from ..autotuner.search import Candidate
+from ..autotuner.tuner_data import candidates_of, recipe_of_candidate, tuner_data
+from ..core.log import log
+from ..core.progress import Progress
+from ..merging.patch import Patch
+from ..tuning import tune
+from . import bridge, session
+from .judging import judge_of
+from .optimizing import Optimized, Ready, applied, checked_strengths, merged, optimize, ready
+from .tuner_settings import Asked
+
+BEFORE, EACH, AGAIN = 3, 3, 3  # passes of a sweep before its candidates, of each of them, and of a replay
+ONE = "There is one LoRA, so there is nothing to tune; it was applied as it is."
+RECALLED = "The same stack and settings were tuned before; nothing was tried again."
+ANALYSIS = "\n\n--- The merge ---\n"
+
+
+@dataclass(frozen=True)
+class AutoTuned:
+    """What a tuning node hands on."""
+
+    model: Any
+    clip: Any
+    report: str
+    analysis_report: str
+    tuner_data: dict[str, Any] | None
+    lora_data: dict[str, Any] | None
+
+    @property
+    def both(self) -> str:
+        """Both reports in one."""
+        return self.report + (ANALYSIS + self.analysis_report if self.analysis_report else "")
+
+
+def auto_tune(
+    model: Any,
+    clip: Any | None,
+    lora_stack: object,
+    asked: Asked,
+    output_strength: float,
+    clip_strength_multiplier: float,
+) -> AutoTuned:
+    """Find the best ways of merging a stack, and apply the selected one to clones.
+
+    Args:
+        model: MODEL; not changed.
+        clip: CLIP or None; not changed.
+        lora_stack: LORA_STACK of any pack; not changed.
+        asked: what is asked of the sweep.
+        output_strength: at which the result is applied; negative for what the merge suggests.
+        clip_strength_multiplier: a further factor on the text encoders, for every entry alike.
+
+    Raises:
+        AlloyError: a file, an entry or the stack as a whole cannot be merged.
+    """
+    strengths = checked_strengths(output_strength, clip_strength_multiplier)
+    session.memory_of(asked.memory_mode)
+    session.diff_cache_of(*asked.diff_cache)
+    stack = ready(model, clip, lora_stack)
+    if not stack.entries:
+        return AutoTuned(model, clip, stack.idle, "", None, None)
+    if len(stack.entries) == 1:
+        return _alone(model, clip, lora_stack, asked, strengths)
+    data, chosen = _found(model, clip, stack, asked, strengths)
+    rank = min(asked.selection, len(candidates_of(data)))
+    report = _report(data, asked, rank, chosen is None, stack.notes)
+    if asked.is_tuning_only:
+        return AutoTuned(model, clip, report, "", data, None)
+    made = chosen() if chosen is not None else _again(stack, data, rank, asked)
+    done = applied(model, clip, stack, made, *strengths)
+    return AutoTuned(done.model, done.clip, report, done.report, data, done.lora_data)
+
+
+def _alone(
+    model: Any, clip: Any | None, lora_stack: object, asked: Asked, strengths: tuple[float, float]
+) -> AutoTuned:
+    if asked.is_tuning_only:
+        return AutoTuned(model, clip, ONE, "", None, None)
+    done = optimize(model, clip, lora_stack, asked.recipe, *strengths, on_gpu=asked.on_gpu)
+    return AutoTuned(done.model, done.clip, ONE, done.report, None, done.lora_data)
+
+
+def _found(
+    model: Any, clip: Any | None, stack: Ready, asked: Asked, strengths: tuple[float, float]
+) -> tuple[dict[str, Any], Callable[[], Merged] | None]:
+    """TUNER_DATA, and what gives the selected candidate; None where the data are remembered."""
+    key, owners = _key(stack, asked), bridge.base_models(model, clip)
+    if asked.is_cached and asked.memory_mode != "clear_and_run":
+        if (known := session.recall_tuning(key, owners)) is not None:
+            return known, None
+    progress = _progress(asked, fresh=True)
+    device = bridge.work_device(asked.on_gpu)
+    look, recipe = Look(asked.spectra), replace(asked.recipe, formula=stack.formula)
+
+    def hosted(candidate: Candidate, patches: Sequence[Patch]) -> Optimized:
+        assert look.stack is not None and candidate.plan is not None
+        made = Merged(look.stack, candidate.plan, look.measured, tuple(patches))
+        return applied(model, clip, stack, made, *strengths)
+
+    tuning = tune(
+        list(stack.entries),
+        recipe,
+        model=stack.known,
+        top_n=asked.top_n,
+        evaluate=judge_of(asked.evaluator, asked.legacy, hosted),
+        look=look,
+        progress=progress,
+        device=device,
+    )
+    sources = [(entry.name, entry.strength) for entry in stack.read]
+    data = tuner_data(tuning.tuned, recipe, sources=sources, legacy=asked.legacy, told=asked.told)
+    if asked.is_cached:
+        session.remember_tuning(key, owners, data)
+    log.info("tried %d ways of merging %d LoRAs", tuning.tuned.tried, len(stack.entries))
+    rank = min(asked.selection, len(tuning.tuned.merged))
+    return data, lambda: tuning.pick(rank, progress=progress, device=device)
+
+
+def _again(stack: Ready, data: Mapping[str, Any], rank: int, asked: Asked) -> Merged:
+    recipe, tuned = recipe_of_candidate(data, rank)
+    progress, device = _progress(asked, fresh=False), bridge.work_device(asked.on_gpu)
+    return merged(stack, recipe, tuned, progress, device)
+
+
+def _progress(asked: Asked, *, fresh: bool) -> Progress:
+    if not fresh:
+        return bridge.progress_bar(AGAIN)
+    again = 0 if asked.selection == 1 or asked.is_tuning_only else 1
+    return bridge.progress_bar(BEFORE + EACH * asked.top_n + again)
+
+
+def _key(stack: Ready, asked: Asked) -> str:
+    """All that a sweep depends on, but for the base models; strengths of the output and the selection are not of it."""
+    told = {
+        "entries": [
+            (one.name, entry.file.sha256, entry.strength, entry.strength_on_clip, entry.preserve)
+            + (entry.conflict_mode, entry.key_filter)
+            for one, entry in zip(stack.read, stack.entries, strict=True)
+        ],
+        "formula": stack.formula,
+        "recipe": asked.recipe.to_json(),
+        "sweep": (asked.top_n, asked.legacy, asked.spectra, asked.on_gpu),
+        "evaluator": asked.evaluator and [dict(asked.evaluator), _stamp(asked.evaluator.get("module_path"))],
+        "told": dict(asked.told),
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _stamp(module_path: object) -> tuple[int, int] | None:
+    """When an evaluator's file was changed, so that another one is asked again."""
+    try:
+        stat = Path(str(module_path)).stat()
+    except (OSError, ValueError):
+        return None
+    return stat.st_mtime_ns, stat.st_size
+
+
+def _report(data: Mapping[str, Any], asked: Asked, rank: int, is_recalled: bool, notes: Sequence[str]) -> str:
+    lines = ranking_lines(data, 0 if asked.is_tuning_only else rank)
+    if asked.is_tuning_only:
+        lines += ["", "Nothing was applied, as `output_mode` asks; LoRA Merge Selector applies any of them."]
+    else:
+        lines += [
+            "",
+            f"Rank {rank} is applied. Set `selection`, or connect LoRA Merge Selector, for another one.",
+        ]
+    if rank != asked.selection:
+        lines.append(f"Note: there is no rank {asked.selection}; the last one, {rank}, is taken.")
+    if is_recalled:
+        lines.append(f"Note: {RECALLED}")
+    return "\n".join([*lines, *(f"Note: {note}" for note in (*asked.notes, *notes))])
