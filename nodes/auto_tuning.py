@@ -9,7 +9,7 @@ from typing import Any
 
 from ..api import Merged
 from ..autotuner.looking import Look
-from ..autotuner.ranking import ranking_lines
+from ..autotuner.tuner_report import ranking_lines
 from ..autotuner.search import Candidate
 from ..autotuner.tuner_data import candidates_of, recipe_of_candidate, tuner_data
 from ..core.log import log

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..autotuner.ranking import candidate_lines
+from ..autotuner.tuner_report import candidate_lines
 from ..autotuner.tuner_data import candidates_of, score_of
 from ..autotuner.tuner_file import read_tuner_file
 from ..core.errors import FileError

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..autotuner.ranking import candidate_lines
+from ..autotuner.tuner_report import candidate_lines
 from ..autotuner.tuner_data import candidate_of, is_exact, lora_hash, recipe_of_candidate
 from ..core.errors import RecipeError, StackError
 from ..core.log import log
