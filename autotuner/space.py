@@ -22,6 +22,11 @@ SCALES = {
     "as it is": {"global_scale": "none", "auto_strength": False},
 }
 REFINEMENTS = {NONE: "", "refine": ", refined", "full": ", fully refined"}
+# The fields of a recipe that a sweep decides.
+FIELDS = (
+    *("method", "strategy_set", "scope", "enhance", "sparsify", "density", "dampening"),
+    *("global_scale", "auto_strength", "auto_strength_floor"),
+)
 SPARSE = ("weighted_sum", "ties", "consensus")  # one that adds, one that elects, one that averages
 
 

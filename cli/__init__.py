@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "inspect": "what each file is: format, family, trainer, ranks, alpha, problems",
         "analyze": "how the LoRAs of a stack relate: cosines, conflicts, overlap, block by block",
         "merge": "merge a stack into one LoRA, and prove it",
+        "tune": "try every way to merge a stack, rank them, and write the best",
         "resize": "a LoRA of a smaller rank, error or file size, and what that costs",
         "convert": "a LoRA of any format as plain LoRA in another naming",
         "verify": "prove a merged file against the LoRAs it was made of",

@@ -107,6 +107,13 @@ pre {
 }
 code { overflow-wrap: anywhere; }
 .group th { padding-top: 14px; font-weight: 600; }
+.scatter { width: 100%; max-width: 860px; height: auto; display: block; }
+.scatter line { stroke: var(--line); }
+.scatter text { fill: var(--soft); font-size: 12px; }
+.scatter .end { text-anchor: end; }
+.scatter .tried { fill: rgb(var(--cool) / .35); }
+.scatter .merged { fill: rgb(var(--warm)); }
+.scatter .picked { fill: rgb(var(--kept)); stroke: var(--ink); }
 ul { margin: 0; padding-left: 20px; }
 li { margin: 0 0 6px; overflow-wrap: anywhere; }
 li.warned::marker { color: rgb(var(--warm)); }
