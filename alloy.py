@@ -44,6 +44,7 @@ GROUPS = {
         "lycoris-lora": "4.1",
     },
     "browser": {"playwright": "1.50"},
+    "workers": {"distributed": "2024.8"},
 }
 LARGE_BYTES = 1_000_000_000
 OLDEST_PIP = "23.2"  # the first that reads sizes and dependencies without downloading everything
@@ -51,7 +52,7 @@ OLDEST_PIP = "23.2"  # the first that reads sizes and dependencies without downl
 USAGE = """\
 python alloy.py demo             make three small LoRAs, merge them, prove the result, say where it is
 python alloy.py test [ARGS]      run the tests; ARGS are pytest's, paths count from this folder
-python alloy.py setup [GROUP...] only set up .venv; groups: dev (the tests, the default), lint, peers, browser
+python alloy.py setup [GROUP...] only set up .venv; groups: dev (default), lint, peers, browser, workers
 python alloy.py COMMAND ...      inspect, analyze, merge, resize, convert, verify, methods;
                                  `python alloy.py merge --help` explains one
 
@@ -359,9 +360,7 @@ def agree(download_bytes: int, is_gpu: bool, yes: bool | None) -> None:
     )
     free = shutil.disk_usage(HOME).free
     if free < 3 * download_bytes:
-        raise SetupError(
-            f"only {megabytes(free)} are free on the disk of {HOME}. Nothing of it was installed."
-        )
+        raise SetupError(f"only {megabytes(free)} are free on the disk of {HOME}. Nothing was installed.")
     if yes is None and sys.stdin and sys.stdin.isatty() and sys.stderr.isatty():
         say("Download it? Type y for yes, or only Enter for no.")
         yes = sys.stdin.readline().strip().lower() in ("y", "yes")

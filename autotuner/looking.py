@@ -37,10 +37,6 @@ class Seen:
 class Look:
     """Looks at the candidates of one sweep, as `tuned(look=…)` asks it to.
 
-    Attributes:
-        stack: what is tuned; None before the first look.
-        measured: of its groups.
-
     Args:
         spectra: which effective ranks the legacy scores look at, one of `legacy_scores.SPECTRA`.
 
@@ -51,10 +47,8 @@ class Look:
     def __init__(self, spectra: str = "disabled") -> None:
         if spectra not in SPECTRA:
             raise RecipeError(unknown("kind of spectra", f"{spectra!s:.60}", dict.fromkeys(SPECTRA)))
-        self.stack: Stack | None = None
-        self.measured: Sequence[Measured] = ()
         self._spectra = spectra
-        self._summary: Summary | None = None
+        self._last: tuple[Stack, Summary] | None = None
 
     def __call__(
         self, stack: Stack, measured: Sequence[Measured], plan: Plan, patches: Sequence[Patch]
@@ -71,10 +65,9 @@ class Look:
             FileError: a file cannot be read.
         """
         recipe = plan.recipe
-        if self._summary is None or self.stack is not stack:
-            self._summary = summary(stack, measured, recipe.smoothing)
-        self.stack, self.measured = stack, measured
-        told = self._summary
+        if self._last is None or self._last[0] is not stack:
+            self._last = stack, summary(stack, measured, recipe.smoothing)
+        told = self._last[1]
         held = held_out(stack, recipe)
         # Of whole results, none was ever looked at where the LoRAs have nothing in common.
         spectra = self._spectra

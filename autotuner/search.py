@@ -5,6 +5,7 @@ in memory at a time, and the best.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -27,9 +28,7 @@ from .reached import reached
 from .scores import SCORES, Errors
 from .space import candidates
 from .verdict import Verdict
-
-Evaluate: TypeAlias = Callable[["Candidate", Sequence[Patch]], Verdict | None]
-"""What somebody else thinks of a candidate and its patches: a user's code, images, a forward pass; None if nothing."""
+from .waiting import abandoned, settled
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,32 @@ class Candidate:
         """What it is ranked by."""
         own = self.predicted if self.measured is None else self.measured
         return own if self.verdict is None else self.verdict.final
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A merged candidate, as an evaluator sees it.
+
+    Attributes:
+        stack: what was merged.
+        measured: what its plan was made from.
+        candidate: its plan, its errors and its own score.
+        patches: one a target.
+        progress: told while somebody waits; what it raises ends the sweep.
+    """
+
+    stack: Stack
+    measured: Sequence[Measured]
+    candidate: Candidate
+    patches: tuple[Patch, ...]
+    progress: Progress = silent
+
+
+Evaluate: TypeAlias = Callable[[Trial], Verdict | Future[Verdict]]
+"""What somebody else thinks of a candidate: a user's code, images, a forward pass.
+
+Whoever needs long returns a future, and has taken what he needs of the patches by then.
+"""
 
 
 @dataclass(frozen=True)
@@ -153,23 +178,36 @@ def tuned(
     ranked = sorted(found.values(), key=lambda one: -one.predicted)
     clock.stop("predict")
     merged: list[Candidate] = []
-    best: tuple[Candidate, tuple[Patch, ...]] | None = None
-    for one in ranked[:top_n]:
-        began = perf_counter()
-        held, facts = predictor.held(one.recipe)
-        plan = make_plan(held, one.recipe, measured, progress, facts)
-        patches = tuple(execute(stack, plan, progress, device, **given))
-        errors = reached(stack, patches, progress)
-        made = replace(one, plan=plan, errors=errors, measured=judge(errors))
-        if look is not None:
-            made = replace(made, seen=look(stack, measured, plan, patches))
-        if evaluate is not None:
-            made = replace(made, verdict=evaluate(made, patches))
-        merged.append(replace(made, seconds=perf_counter() - began))
-        if best is None or merged[-1].score > best[0].score:
-            best = merged[-1], patches
-        del patches
-    assert best is not None
+    waiting: dict[int, Future[Verdict]] = {}
+    leader, kept = 0, ()
+    with abandoned(waiting):
+        for place, one in enumerate(ranked[:top_n]):
+            began = perf_counter()
+            held, facts = predictor.held(one.recipe)
+            plan = make_plan(held, one.recipe, measured, progress, facts)
+            patches = tuple(execute(stack, plan, progress, device, **given))
+            errors = reached(stack, patches, progress)
+            made = replace(one, plan=plan, errors=errors, measured=judge(errors))
+            if look is not None:
+                made = replace(made, seen=look(stack, measured, plan, patches))
+            if evaluate is not None:
+                said = evaluate(Trial(stack, measured, made, patches, progress))
+                if isinstance(said, Future):
+                    waiting[place] = said
+                else:
+                    made = replace(made, verdict=said)
+            merged.append(replace(made, seconds=perf_counter() - began))
+            if place == 0 or merged[place].score > merged[leader].score:
+                leader, kept = place, patches
+            del patches
+        for place, verdict in settled(waiting, progress).items():
+            merged[place] = replace(merged[place], verdict=verdict)
+    best = max(range(len(merged)), key=lambda place: merged[place].score)
+    plan = merged[best].plan
+    assert plan is not None
+    if best != leader:  # a verdict came after its patches had gone
+        kept = ()
+        kept = tuple(execute(stack, plan, progress, device, **given))
     clock.stop("merge")
     first = sorted(merged, key=lambda one: -one.score)
     return Tuned(
@@ -177,11 +215,24 @@ def tuned(
         measured,
         score,
         (*first, *ranked[top_n:]),
-        best[1],
+        kept,
         len(wanted),
         clock.seconds,
-        best[0].plan.notes if best[0].plan else (),
+        (*plan.notes, *_unanswered(merged)),
     )
+
+
+def _unanswered(merged: Sequence[Candidate]) -> list[str]:
+    """A sentence on candidates that an evaluator failed on, if there are any."""
+    failed = [one for one in merged if one.verdict is not None and one.verdict.error]
+    if not failed:
+        return []
+    first = failed[0].verdict
+    assert first is not None
+    return [
+        f"The evaluator gave no score for {len(failed)} of {len(merged)} candidates, which count by our own score"
+        f" alone; for {failed[0].name}: {first.error}"
+    ]
 
 
 def _spread(seen: Prediction, judge: Callable[[Errors], float]) -> float:

@@ -92,7 +92,7 @@ def _candidate(one: Candidate, rank: int, score: str, legacy: str, labels: Seque
         "score_final": internal if verdict is None else verdict.final,
         "config": config,
         "metrics": _metrics(seen),
-        "external_details": dict(verdict.details) if verdict and verdict.details else None,
+        "external_details": None if verdict is None else verdict.details,
         **({} if is_exact else {"config_note": NEAREST}),
         "name": one.name,
         "same": list(one.same),

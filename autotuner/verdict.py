@@ -1,6 +1,5 @@
 """What an evaluator makes of a candidate: its score, and how it counts beside our own (`spec/nodes.md` §2.6)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, isfinite
 from typing import Annotated, Any, TypeAlias
@@ -17,12 +16,19 @@ class Verdict:
     Attributes:
         external: its score, 0 to 1; None if it gave none.
         final: what the candidate is ranked by.
-        details: whatever it returned beside, or `error` with what went wrong; JSON values.
+        details: JSON values that it returned beside, or `{"error": …}` with what went wrong.
     """
 
     external: float | None
     final: float
-    details: Mapping[str, Any] | None = None
+    details: Any = None
+
+    @property
+    def error(self) -> str:
+        """What went wrong; empty if nothing did."""
+        return (
+            str(self.details["error"]) if isinstance(self.details, dict) and "error" in self.details else ""
+        )
 
 
 def combined(own: float, external: float | None, mode: CombineMode, weight: float) -> float:

@@ -9,12 +9,11 @@ from typing import Any
 
 from ..api import Merged
 from ..autotuner.looking import Look
-from ..autotuner.tuner_report import ranking_lines
-from ..autotuner.search import Candidate
+from ..autotuner.search import Trial
 from ..autotuner.tuner_data import candidates_of, recipe_of_candidate, tuner_data
+from ..autotuner.tuner_report import ranking_lines
 from ..core.log import log
 from ..core.progress import Progress
-from ..merging.patch import Patch
 from ..tuning import tune
 from . import bridge, session
 from .judging import judge_of
@@ -102,12 +101,14 @@ def _found(
             return known, None
     progress = _progress(asked, fresh=True)
     device = bridge.work_device(asked.on_gpu)
-    look, recipe = Look(asked.spectra), replace(asked.recipe, formula=stack.formula)
+    recipe = replace(asked.recipe, formula=stack.formula)
 
-    def hosted(candidate: Candidate, patches: Sequence[Patch]) -> Optimized:
-        assert look.stack is not None and candidate.plan is not None
-        made = Merged(look.stack, candidate.plan, look.measured, tuple(patches))
-        return applied(model, clip, stack, made, *strengths)
+    def hosted(trial: Trial) -> Optimized:
+        plan = trial.candidate.plan
+        assert plan is not None
+        return applied(
+            model, clip, stack, Merged(trial.stack, plan, trial.measured, trial.patches), *strengths
+        )
 
     tuning = tune(
         list(stack.entries),
@@ -115,7 +116,7 @@ def _found(
         model=stack.known,
         top_n=asked.top_n,
         evaluate=judge_of(asked.evaluator, asked.legacy, hosted),
-        look=look,
+        look=Look(asked.spectra),
         progress=progress,
         device=device,
     )

@@ -274,6 +274,13 @@ def progress_bar(steps: int) -> Callable[[str, int, int], None]:
     return tell
 
 
+def interruptions() -> tuple[type[BaseException], ...]:
+    """What is raised where the user cancels."""
+    import comfy.model_management
+
+    return (comfy.model_management.InterruptProcessingException,)
+
+
 def lora_folders() -> list[str]:
     """The folders that ComfyUI reads LoRAs from."""
     import folder_paths

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..autotuner.tuner_report import candidate_lines
 from ..autotuner.tuner_data import candidates_of, score_of
 from ..autotuner.tuner_file import read_tuner_file
+from ..autotuner.tuner_report import candidate_lines
 from ..core.errors import FileError
 from . import bridge
 from .types import CATEGORY, TUNER_DATA

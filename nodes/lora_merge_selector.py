@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..autotuner.tuner_report import candidate_lines
 from ..autotuner.tuner_data import candidate_of, is_exact, lora_hash, recipe_of_candidate
+from ..autotuner.tuner_report import candidate_lines
 from ..core.errors import RecipeError, StackError
 from ..core.log import log
 from ..core.numbers import finite

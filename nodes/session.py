@@ -1,10 +1,11 @@
-"""What lives as long as the process: the content hashes of files, and tuning results. Our only module-level state."""
+"""What lives as long as the process: hashes of files, tuning results, users' evaluators. Our only module-level state."""
 
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..autotuner.evaluator import Functions
 from ..core.errors import RecipeError
 from ..core.hashing import file_sha256
 from ..core.params import unknown
@@ -14,6 +15,7 @@ MEMORY_MODES = ("disabled", "auto", "auto_ignore_strength", "read_only", "clear_
 DIFF_CACHE_MODES = ("disabled", "auto", "ram", "disk")
 
 _hashes: dict[str, tuple[tuple[int, ...], str]] = {}
+_functions = Functions()
 _tunings: dict[str, tuple[tuple[weakref.ref[Any], ...], dict[str, Any]]] = {}
 
 
@@ -60,6 +62,11 @@ def recall_tuning(key: str, owners: Sequence[Any]) -> dict[str, Any] | None:
         return None
     same = all(ref() is owner for ref, owner in zip(known[0], owners, strict=True))
     return known[1] if same else None
+
+
+def functions() -> Functions:
+    """Users' evaluators, each loaded once for a state of its file."""
+    return _functions
 
 
 def memory_of(mode: str) -> None:
