@@ -1,0 +1,30 @@
+/** Entries of a node's context menu, in front-ends old and new. */
+
+import { app } from "../../../scripts/app.js";
+
+/**
+ * The part of an extension that adds to the context menu of a type of node.
+ * @param {string} name of the type
+ * @param {(node: object) => object[]} items of a node's menu; null is a line between two
+ */
+export function menuOf(name, items) {
+  return { getNodeMenuItems: (node) => (node.comfyClass === name ? items(node) : []) };
+}
+
+/** The same for front-ends that do not ask extensions. */
+export function addMenuTheOldWay(nodeType, items) {
+  if (app.collectNodeMenuItems) return;
+  const { getExtraMenuOptions } = nodeType.prototype;
+  nodeType.prototype.getExtraMenuOptions = function (canvas, options) {
+    const result = getExtraMenuOptions?.call(this, canvas, options);
+    options.push(...items(this));
+    return result;
+  };
+}
+
+/** Change the graph in one step for undo. */
+export function asOneStep(change) {
+  app.canvas?.emitBeforeChange?.();
+  change();
+  app.canvas?.emitAfterChange?.();
+}
