@@ -9,7 +9,8 @@ import { migrateOnLoad } from "./lib/widgets.js";
 
 const TITLES = { [TUNER]: "LoRA AutoTuner", [OPTIMIZER]: "LoRA Optimizer" };
 const MIGRATIONS = { [TUNER]: migrateTuner };
-const items = (node) => swapItems(node, (type) => globalThis.LiteGraph.createNode(type), TITLES, asOneStep);
+const make = (type) => globalThis.LiteGraph.createNode(type);
+const items = (node) => swapItems(node, make, TITLES, (change) => asOneStep(app, change));
 
 for (const type of [TUNER, OPTIMIZER]) {
   app.registerExtension({
@@ -22,7 +23,7 @@ for (const type of [TUNER, OPTIMIZER]) {
         followOutputs(nodeType, nodeData.output_name);
       }
       bridgeType(nodeType);
-      addMenuTheOldWay(nodeType, items);
+      addMenuTheOldWay(app, nodeType, items);
     },
 
     nodeCreated(node) {

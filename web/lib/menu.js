@@ -1,7 +1,5 @@
 /** Entries of a node's context menu, in front-ends old and new. */
 
-import { app } from "../../../scripts/app.js";
-
 /**
  * The part of an extension that adds to the context menu of a type of node.
  * @param {string} name of the type
@@ -11,8 +9,8 @@ export function menuOf(name, items) {
   return { getNodeMenuItems: (node) => (node.comfyClass === name ? items(node) : []) };
 }
 
-/** The same for front-ends that do not ask extensions. */
-export function addMenuTheOldWay(nodeType, items) {
+/** The same for front-ends that do not ask extensions; `app` is ComfyUI's. */
+export function addMenuTheOldWay(app, nodeType, items) {
   if (app.collectNodeMenuItems) return;
   const { getExtraMenuOptions } = nodeType.prototype;
   nodeType.prototype.getExtraMenuOptions = function (canvas, options) {
@@ -22,8 +20,8 @@ export function addMenuTheOldWay(nodeType, items) {
   };
 }
 
-/** Change the graph in one step for undo. */
-export function asOneStep(change) {
+/** Change the graph in one step for undo; `app` is ComfyUI's. */
+export function asOneStep(app, change) {
   app.canvas?.emitBeforeChange?.();
   change();
   app.canvas?.emitAfterChange?.();

@@ -1,0 +1,95 @@
+"""What our nodes know of ComfyUI's models, without ComfyUI: owners of weights whose clones remember their patches.
+
+host = FakeHost(monkeypatch)
+node.auto_tune(host.model, stack, clip=host.clip)
+host.model_of(result).patches       # {target: (delta, strength)}
+"""
+
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+from .builders import TOY
+from lora_alloy.lora.entries import Model
+from lora_alloy.lora.target import Route, Target
+from lora_alloy.nodes import bridge
+
+__all__ = ["FakeHost", "Owner", "few_candidates"]
+
+
+class Weights:
+    """A base model, as far as its identity goes."""
+
+
+@dataclass
+class Owner:
+    """A MODEL or a CLIP; `patches` are by target: a delta and the strength that it is added at."""
+
+    model: Weights
+    patches: dict[str, tuple[torch.Tensor, float]] = field(default_factory=dict)
+
+    @property
+    def cond_stage_model(self) -> Weights:
+        return self.model
+
+
+class FakeHost:
+    """Puts itself in the place of the bridge's knowledge of models.
+
+    Attributes:
+        model: MODEL.
+        clip: CLIP.
+        told: what progress was told, in order.
+        stop_at: raise `Stopped` when progress is told of this pass for the `stop_after`-th time.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.model, self.clip = Owner(Weights()), Owner(Weights())
+        self.told: list[tuple[str, int, int]] = []
+        self.steps: list[int] = []
+        self.stop_at: tuple[str, int] | None = None
+        for name in ("read_model", "progress_bar", "work_device", "adapters", "patched", "interruptions"):
+            monkeypatch.setattr(bridge, name, getattr(self, name))
+
+    def read_model(self, model: Any, clip: Any | None) -> Model:
+        known = {name: Route(Target(target)) for name, (target, _) in TOY.items()}
+        return Model(known, dict(TOY.values()), clip is not None)
+
+    def progress_bar(self, steps: int) -> Any:
+        self.steps.append(steps)
+
+        def tell(what: str, done: int, total: int) -> None:
+            self.told.append((what, done, total))
+            if self.stop_at and [one[0] for one in self.told].count(self.stop_at[0]) >= self.stop_at[1]:
+                raise StoppedError(what)
+
+        return tell
+
+    def work_device(self, on_gpu: bool) -> torch.device:
+        return torch.device("cpu")
+
+    def adapters(self, patches: Any, wider: Any = ()) -> dict[Any, Any]:
+        return {str(patch.target): patch.delta for patch in patches}
+
+    def patched(self, owner: Owner, patches: Any, strength: float) -> tuple[Owner, list[str]]:
+        made = {name: (delta.flat().clone(), strength) for name, delta in patches.items()}
+        return Owner(owner.model, {**owner.patches, **made}), []
+
+    def interruptions(self) -> tuple[type[BaseException], ...]:
+        return (StoppedError,)
+
+
+class StoppedError(Exception):
+    """The user cancelled."""
+
+
+def few_candidates(monkeypatch: pytest.MonkeyPatch, count: int = 40) -> None:
+    """Let a sweep try only the first candidates."""
+    from lora_alloy.autotuner import search, space
+
+    monkeypatch.setattr(
+        search, "candidates", lambda recipe: dict(islice(space.candidates(recipe).items(), count))
+    )
