@@ -1,4 +1,4 @@
-"""What lives as long as the process: hashes, tuning results, evaluators that were loaded. Our only module-level state."""
+"""What lives as long as the process: hashes, tuning results, loaded evaluators. Our only module-level state."""
 
 import weakref
 from collections.abc import Sequence
