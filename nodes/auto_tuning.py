@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,14 +72,26 @@ def auto_tune(
         return AutoTuned(model, clip, stack.idle, "", None, None)
     if len(stack.entries) == 1:
         return _alone(model, clip, lora_stack, asked, strengths)
-    data, chosen = _found(model, clip, stack, asked, strengths)
-    rank = min(asked.selection, len(candidates_of(data)))
-    report = _report(data, asked, rank, chosen is None, stack.notes)
-    if asked.is_tuning_only:
+    key, owners = _key(stack, asked), bridge.base_models(model, clip)
+    is_asked = asked.is_cached and asked.memory_mode != "clear_and_run"
+    data, made = session.recall_tuning(key, owners) if is_asked else None, None
+    is_recalled = data is not None
+    if data is None:
+        data, made = _swept(model, clip, stack, asked, strengths)
+    elif not asked.is_tuning_only:
+        made = _again(stack, data, _rank(asked, data), asked)
+    if asked.is_cached:
+        # Not before all of it is done: who cancels gets nothing of it.
+        session.remember_tuning(key, owners, data)
+    report = _report(data, asked, _rank(asked, data), is_recalled, stack.notes)
+    if made is None:
         return AutoTuned(model, clip, report, "", data, None)
-    made = chosen() if chosen is not None else _again(stack, data, rank, asked)
     done = applied(model, clip, stack, made, *strengths)
     return AutoTuned(done.model, done.clip, report, done.report, data, done.lora_data)
+
+
+def _rank(asked: Asked, data: Mapping[str, Any]) -> int:
+    return min(asked.selection, len(candidates_of(data)))
 
 
 def _alone(
@@ -91,14 +103,10 @@ def _alone(
     return AutoTuned(done.model, done.clip, ONE, done.report, None, done.lora_data)
 
 
-def _found(
+def _swept(
     model: Any, clip: Any | None, stack: Ready, asked: Asked, strengths: tuple[float, float]
-) -> tuple[dict[str, Any], Callable[[], Merged] | None]:
-    """TUNER_DATA, and what gives the selected candidate; None where the data are remembered."""
-    key, owners = _key(stack, asked), bridge.base_models(model, clip)
-    if asked.is_cached and asked.memory_mode != "clear_and_run":
-        if (known := session.recall_tuning(key, owners)) is not None:
-            return known, None
+) -> tuple[dict[str, Any], Merged | None]:
+    """TUNER_DATA of a sweep, and the selected candidate; None where only tuning is asked for."""
     progress = _progress(asked, fresh=True)
     device = bridge.work_device(asked.on_gpu)
     recipe = replace(asked.recipe, formula=stack.formula)
@@ -122,11 +130,10 @@ def _found(
     )
     sources = [(entry.name, entry.strength) for entry in stack.read]
     data = tuner_data(tuning.tuned, recipe, sources=sources, legacy=asked.legacy, told=asked.told)
-    if asked.is_cached:
-        session.remember_tuning(key, owners, data)
     log.info("tried %d ways of merging %d LoRAs", tuning.tuned.tried, len(stack.entries))
-    rank = min(asked.selection, len(tuning.tuned.merged))
-    return data, lambda: tuning.pick(rank, progress=progress, device=device)
+    if asked.is_tuning_only:
+        return data, None
+    return data, tuning.pick(_rank(asked, data), progress=progress, device=device)
 
 
 def _again(stack: Ready, data: Mapping[str, Any], rank: int, asked: Asked) -> Merged:

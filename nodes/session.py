@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def remember_tuning(key: str, owners: Sequence[Any], data: dict[str, Any]) -> No
         data: TUNER_DATA.
     """
     _tunings.pop(key, None)
-    _tunings[key] = tuple(weakref.ref(owner) for owner in owners), data
+    _tunings[key] = tuple(weakref.ref(owner) for owner in owners), deepcopy(data)
     while len(_tunings) > TUNINGS:
         del _tunings[next(iter(_tunings))]
 
@@ -61,7 +62,7 @@ def recall_tuning(key: str, owners: Sequence[Any]) -> dict[str, Any] | None:
     if known is None or len(known[0]) != len(owners):
         return None
     same = all(ref() is owner for ref, owner in zip(known[0], owners, strict=True))
-    return known[1] if same else None
+    return deepcopy(known[1]) if same else None
 
 
 def functions() -> Functions:
