@@ -24,29 +24,34 @@ class Seen:
     Attributes:
         summary: of the stack; the same for all candidates.
         retention: how much is left of every entry of the stack, in its order.
-        metrics: what the legacy scores look at.
-        legacy: the legacy scores, by formula.
+        metrics: what the legacy scores look at; None where nothing was merged, because the plan tells its effect.
+        legacy: the legacy scores, by formula; empty alike.
     """
 
     summary: Summary
     retention: tuple[float, ...]
-    metrics: Metrics
+    metrics: Metrics | None
     legacy: Mapping[str, float]
 
 
 class Look:
     """Looks at the candidates of one sweep, as `tuned(look=…)` asks it to.
 
+    Attributes:
+        wants_patches: whether candidates are to be merged for it, whose effect is known without.
+
     Args:
         spectra: which effective ranks the legacy scores look at, one of `legacy_scores.SPECTRA`.
+        is_legacy: whether the legacy scores are wanted of every candidate.
 
     Raises:
         RecipeError: there is no such word.
     """
 
-    def __init__(self, spectra: str = "disabled") -> None:
+    def __init__(self, spectra: str = "disabled", *, is_legacy: bool = False) -> None:
         if spectra not in SPECTRA:
             raise RecipeError(unknown("kind of spectra", f"{spectra!s:.60}", dict.fromkeys(SPECTRA)))
+        self.wants_patches = is_legacy or spectra != "disabled"
         self._spectra = spectra
         self._last: tuple[Stack, Summary] | None = None
 
@@ -59,7 +64,7 @@ class Look:
             stack: what was tuned.
             measured: of its groups.
             plan: of the merge.
-            patches: that it made.
+            patches: that it made; empty where the plan tells its effect, and nothing was merged.
 
         Raises:
             FileError: a file cannot be read.
@@ -68,6 +73,9 @@ class Look:
         if self._last is None or self._last[0] is not stack:
             self._last = stack, summary(stack, measured, recipe.smoothing)
         told = self._last[1]
+        left = tuple(one.overall for one in retention(stack, plan, measured, patches))
+        if not patches:
+            return Seen(told, left, None, {})
         held = held_out(stack, recipe)
         # Of whole results, none was ever looked at where the LoRAs have nothing in common.
         spectra = self._spectra
@@ -79,7 +87,7 @@ class Look:
         architecture = family if recipe.architecture == AUTO else recipe.architecture
         return Seen(
             told,
-            tuple(one.overall for one in retention(stack, plan, measured, patches)),
+            left,
             found,
             {formula: legacy_score(formula, found, recipe, architecture) for formula in FORMULAS},
         )

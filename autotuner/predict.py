@@ -6,7 +6,7 @@ depend on the scale it is brought to, so recipes that differ in nothing else sha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import fsum
 
@@ -19,6 +19,7 @@ from ..core.threads import one_thread
 from ..lora.factors import Delta
 from ..lora.full import Dense
 from ..lora.stack import Stack
+from ..lora.target import Target
 from ..merging.blend import Blend, blend_group
 from ..merging.elements import Basis, blended, needs_basis
 from ..merging.holding import held_out
@@ -26,14 +27,26 @@ from ..merging.methods import METHODS, is_linear, shares_basis
 from ..merging.plan import BRANCHES, Facts, branch_of, facts_of
 from ..merging.recipe import AUTO, Recipe
 from ..merging.scale import branch_factors, scale_of
-from ..merging.selection import choose, smoothed
+from ..merging.selection import Relation, choose, smoothed
 from ..merging.shared_basis import shared_basis
-from ..merging.work import ALL, KNOTS, Work
+from ..merging.work import ALL, KNOTS, ORTHOGONALISE, Work
 from .pulls import Pulls, row_space
 from .scores import Errors
 
 TARGETS = 12  # that element-wise work is scored on
-ROWS = 24
+FEW = 3  # at first: most of it falls far behind
+ROWS = 16
+
+# What a blend on a target depends on, beside its method and enhancers; scales come afterwards.
+_SETTINGS = tuple(
+    field.name
+    for field in fields(Recipe)
+    if field.name
+    not in {
+        *("method", "strategy_set", "scope", "enhance", "smoothing", "hold_structural"),
+        *("global_scale", "auto_strength", "auto_strength_floor"),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -43,11 +56,13 @@ class Prediction:
     Attributes:
         key: equal for recipes that do the same.
         errors: of the merge.
-        parts: of a sampled one, the errors without one sampled target each; empty where everything is exact.
+        is_sampled: whether it is an estimate.
+        parts: of an estimate, the errors without one sampled target each; empty where there is only one.
     """
 
     key: object
     errors: Errors
+    is_sampled: bool = False
     parts: tuple[Errors, ...] = ()
 
 
@@ -111,22 +126,19 @@ class Predictor:
     def __init__(self, stack: Stack, measured: Sequence[Measured], pulls: Sequence[Pulls]) -> None:
         self._stack, self._measured, self._pulls = stack, measured, pulls
         self._branches = tuple(branch_of(one.target) for one in measured)
-        self._held: dict[tuple[bool, ...], _Held] = {}
-        self._last: tuple[object, _Blends] | None = None
+        self._held: dict[tuple[bool, bool], _Held] = {}
+        self._related: dict[tuple[int, float, bool], Mapping[Target, Relation]] = {}
+        self._made_before: dict[object, _Blends] = {}
         self._chosen: dict[int, frozenset[int]] = {}
         self._samples: dict[int, _Sampled] = {}
         self._bases: dict[tuple[int, tuple[int, ...], int], Basis] = {}
 
-    def of(self, recipe: Recipe) -> Prediction:
-        """What a recipe will do."""
+    def of(self, recipe: Recipe, targets: int = TARGETS) -> Prediction:
+        """What a recipe will do; element-wise work is looked at on so many targets."""
         held = self._hold(recipe)
         factors = {name: branch_factors(held.stack, recipe, gram) for name, gram in held.facts.grams.items()}
-        bare = replace(recipe, global_scale="none", auto_strength=False, auto_strength_floor=0.0)
-        shape = bare, tuple(factors.items()), tuple(entry.preserve for entry in held.stack.entries)
-        if self._last is None or self._last[0] != shape:
-            with torch.no_grad(), one_thread():
-                self._last = shape, self._blends(held, recipe, factors)
-        blends = self._last[1]
+        with torch.no_grad(), one_thread():
+            blends = self._blends(held, recipe, factors, targets)
         scales = {
             name: self._scale(held, recipe, name, gram, blends) for name, gram in held.facts.grams.items()
         }
@@ -140,10 +152,17 @@ class Predictor:
         held = self._hold(recipe)
         return held.stack, held.facts
 
+    def _smoothed(self, held: _Held, recipe: Recipe) -> Mapping[Target, Relation]:
+        key = id(held), recipe.smoothing, recipe.scope == "global"
+        if key not in self._related:
+            self._related[key] = smoothed(held.facts.relations, recipe.smoothing, recipe.scope)
+        return self._related[key]
+
     def _hold(self, recipe: Recipe) -> _Held:
-        stack = held_out(self._stack, recipe)
-        key = tuple(entry.preserve for entry in stack.entries)
+        # What `held_out` looks at, beside the stack.
+        key = recipe.hold_structural, recipe.method == AUTO
         if key not in self._held:
+            stack = held_out(self._stack, recipe)
             energies, masks = [], []
             for one in self._measured:
                 blending = [entry for entry in one.entries if not stack.entries[entry].preserve]
@@ -160,24 +179,50 @@ class Predictor:
             self._held[key] = _Held(stack, facts_of(stack, self._measured), blended, tuple(masks))
         return self._held[key]
 
-    def _blends(self, held: _Held, recipe: Recipe, factors: Mapping[str, tuple[float, ...]]) -> _Blends:
+    def _blends(
+        self, held: _Held, recipe: Recipe, factors: Mapping[str, tuple[float, ...]], targets: int
+    ) -> _Blends:
+        """The blends of a recipe; those of recipes that blend alike are made once."""
+        related = self._smoothed(held, recipe)
+        is_named = recipe.method != AUTO and recipe.scope != "additive"
+        methods, is_work = [], []
+        for one, is_masked in zip(self._measured, held.is_masked, strict=True):
+            relation = related[one.target]
+            is_alone = relation.count < 2
+            methods.append("" if is_alone else recipe.method if is_named else choose(recipe, relation)[0])
+            is_work.append(
+                not is_alone and (bool(recipe.sparsifier) or is_masked or not is_linear(METHODS[methods[-1]]))
+            )
+        # All else that is done to a stack leaves combinations as they are.
+        enhancers = (
+            recipe.enhancers if any(is_work) else (ORTHOGONALISE,) * (ORTHOGONALISE in recipe.enhancers)
+        )
+        settings = tuple(getattr(recipe, name) for name in _SETTINGS)
+        preserved = tuple(entry.preserve for entry in held.stack.entries)
+        acting = targets if any(is_work) else 0
+        shape = settings, enhancers, tuple(methods), tuple(factors.items()), preserved, acting
+        if shape not in self._made_before:
+            sample = self._sample(recipe, targets)
+            self._made_before[shape] = self._blended(held, recipe, factors, related, is_work, sample)
+        return self._made_before[shape]
+
+    def _blended(
+        self,
+        held: _Held,
+        recipe: Recipe,
+        factors: Mapping[str, tuple[float, ...]],
+        related: Mapping[Target, Relation],
+        has_work: Sequence[bool],
+        sample: frozenset[int],
+    ) -> _Blends:
         stack = held.stack
-        related = smoothed(held.facts.relations, recipe.smoothing, recipe.scope)
-        named = METHODS[recipe.method] if recipe.method != AUTO else None
-        is_open = recipe.scope == "additive" or named is None
-        sample = self._sample(recipe)
         found: list[Blend | None] = []
         for place, (group, one) in enumerate(zip(stack.groups, self._measured, strict=True)):
-            relation = related[one.target]
-            is_work = relation.count > 1 and (bool(recipe.sparsifier) or held.is_masked[place])
-            if relation.count > 1 and not is_work:
-                method = METHODS[choose(recipe, relation)[0]] if is_open or named is None else named
-                is_work = not is_linear(method)
-            if is_work and place not in sample:
+            if has_work[place] and place not in sample:
                 found.append(None)
                 continue
             shares = factors[self._branches[place]]
-            found.append(blend_group(stack, recipe, group, one, relation, shares, _unknown))
+            found.append(blend_group(stack, recipe, group, one, related[one.target], shares, _unknown))
         forms = {
             place: self._form(stack, place, blend, blend.work)
             for place, blend in enumerate(found)
@@ -208,12 +253,10 @@ class Predictor:
     def _shared(self) -> list[int]:
         return [place for place, one in enumerate(self._measured) if len(one.entries) > 1]
 
-    def _sample(self, recipe: Recipe) -> frozenset[int]:
+    def _sample(self, recipe: Recipe, targets: int) -> frozenset[int]:
         """Places of the targets that element-wise work is scored on; half as many where each needs a shared basis."""
-        is_dear = KNOTS in recipe.enhancers or (
-            recipe.method != AUTO and shares_basis(METHODS[recipe.method])
-        )
-        return self._spread_over(TARGETS // 2 if is_dear else TARGETS)
+        shares = recipe.method != AUTO and shares_basis(METHODS[recipe.method])
+        return self._spread_over((targets + 1) // 2 if shares or KNOTS in recipe.enhancers else targets)
 
     def _spread_over(self, count: int) -> frozenset[int]:
         """Places of targets of both branches, with every entry on some."""
@@ -222,7 +265,7 @@ class Predictor:
         chosen: set[int] = set()
         for name in BRANCHES:
             some = [place for place in self._shared if self._branches[place] == name]
-            wanted = count if name == "model" else count // 3
+            wanted = count if name == "model" else (count + 2) // 3
             chosen |= {some[int(at)] for at in spread(wanted, len(some), name)}
         seen = {entry for place in chosen for entry in self._measured[place].entries}
         for place in self._shared:
@@ -319,7 +362,7 @@ class Predictor:
             worked[list(pulls.entries)] += pulls.whole[found.is_work[list(pulls.places)]].sum(0)
         total = torch.stack(parts).sum(0)
         without = tuple(_projected(exact, total - part, worked) for part in parts) if len(parts) > 1 else ()
-        return Prediction(key, _projected(exact, total, worked), without)
+        return Prediction(key, _projected(exact, total, worked), True, without)
 
     def _scale(self, held: _Held, recipe: Recipe, name: str, gram: Tensor, found: _Blends) -> float:
         """The branch's scale, the norm of element-wise blends estimated by how they shrink what they blend."""

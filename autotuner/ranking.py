@@ -38,7 +38,7 @@ def ranking_lines(found: Tuned, labels: Sequence[str], shown: int = SHOWN) -> li
 def _row(rank: int, one: Candidate) -> str:
     kept = "".join(f"{_percent(value):>9}" for value in kept_of(one))
     reached = f"{'':>9}" if one.measured is None else f"{one.measured:9.3f}"
-    mark = "~" if one.spread else " "
+    mark = "~" if one.is_sampled else " "
     seconds = f"{one.seconds:7.1f}s" if one.measured is not None else f"{'':>8}"
     same = f" (and {len(one.same)} more that do the same)" if one.same else ""
     foreign = mean_foreign(one)

@@ -1,7 +1,7 @@
-"""The sweep: score every candidate, merge the best ones exactly, and keep the first.
+"""The sweep: score every candidate, the best ones exactly, and keep the first.
 
-Phase 1 merges nothing (`predict.py`). Phase 2 merges the best candidates and scores what came out; one of them is held
-in memory at a time, and the best.
+Phase 1 merges nothing (`predict.py`). Phase 2 plans the best candidates in full and scores them: a combination exactly
+from dot products, all else by merging it; one of those is held in memory at a time, and the best.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,15 @@ from ..merging.patch import Patch
 from ..merging.plan import Plan, make_plan
 from ..merging.recipe import Recipe
 from .looking import Look, Seen
-from .predict import Prediction, Predictor
+from .predict import FEW, Prediction, Predictor
 from .pulls import pulls_of
-from .reached import reached
+from .reached import combined_errors, is_exact, reached
 from .scores import SCORES, Errors
 from .space import candidates
 from .verdict import Verdict
 from .waiting import abandoned, settled
+
+MARGIN = 0.05  # of a score: what a first look at a few targets may be wrong by
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,9 @@ class Candidate:
         name: what is special about it, in words.
         recipe: all of it.
         predicted: its score before it is merged.
-        spread: the standard error of that, of a candidate that was predicted from a sample; 0 of an exact one.
+        spread: the standard error of that; 0 of one that is exact, or whose sample is all there is.
         errors: what it was scored by: of the merge, or predicted.
+        is_sampled: whether it was predicted from a sample.
         plan: what it does to this stack; None where it was not merged.
         measured: its score as merged; None where it was not.
         verdict: what an evaluator said; None where none was asked.
@@ -54,6 +57,7 @@ class Candidate:
     predicted: float
     spread: float
     errors: Errors
+    is_sampled: bool = False
     plan: Plan | None = None
     measured: float | None = None
     verdict: Verdict | None = None
@@ -164,29 +168,27 @@ def tuned(
         raise RecipeError(f"The number of candidates to merge is {top_n}; it must be at least 1.")
     judge, clock = SCORES[score], _Clock()
     measured = measured or measure(stack, progress=progress)
-    predictor = Predictor(stack, measured, pulls_of(stack, progress))
+    pulls = pulls_of(stack, progress)
+    predictor = Predictor(stack, measured, pulls)
     clock.stop("analyse")
     wanted = candidates(recipe or Recipe())
-    found: dict[object, Candidate] = {}
-    for name, one in told(wanted.items(), len(wanted), "predict", progress):
-        seen = predictor.of(one)
-        if seen.key in found:
-            first = found[seen.key]
-            found[seen.key] = replace(first, same=(*first.same, name))
-        else:
-            found[seen.key] = Candidate(name, one, judge(seen.errors), _spread(seen, judge), seen.errors)
-    ranked = sorted(found.values(), key=lambda one: -one.predicted)
+    ranked = _predicted(predictor, wanted, judge, top_n, progress)
     clock.stop("predict")
     merged: list[Candidate] = []
     waiting: dict[int, Future[Verdict]] = {}
     leader, kept = 0, ()
+    wants_patches = evaluate is not None or (look is not None and look.wants_patches)
     with abandoned(waiting):
         for place, one in enumerate(ranked[:top_n]):
             began = perf_counter()
             held, facts = predictor.held(one.recipe)
             plan = make_plan(held, one.recipe, measured, progress, facts)
-            patches = tuple(execute(stack, plan, progress, device, **given))
-            errors = reached(stack, patches, progress)
+            patches: tuple[Patch, ...] = ()
+            if not wants_patches and is_exact(plan, pulls):
+                errors = combined_errors(stack, pulls, plan)
+            else:
+                patches = tuple(execute(stack, plan, progress, device, **given))
+                errors = reached(stack, pulls, plan, patches, progress)
             made = replace(one, plan=plan, errors=errors, measured=judge(errors))
             if look is not None:
                 made = replace(made, seen=look(stack, measured, plan, patches))
@@ -205,9 +207,11 @@ def tuned(
     best = max(range(len(merged)), key=lambda place: merged[place].score)
     plan = merged[best].plan
     assert plan is not None
-    if best != leader:  # a verdict came after its patches had gone
+    if best != leader or not kept:  # a verdict came after its patches had gone, or none were needed
         kept = ()
         kept = tuple(execute(stack, plan, progress, device, **given))
+        if look is not None:
+            merged[best] = replace(merged[best], seen=look(stack, measured, plan, kept))
     clock.stop("merge")
     first = sorted(merged, key=lambda one: -one.score)
     return Tuned(
@@ -220,6 +224,39 @@ def tuned(
         clock.seconds,
         (*plan.notes, *_unanswered(merged)),
     )
+
+
+def _predicted(
+    predictor: Predictor,
+    wanted: Mapping[str, Recipe],
+    judge: Callable[[Errors], float],
+    top_n: int,
+    progress: Progress,
+) -> list[Candidate]:
+    """The candidates by their predicted scores; of what is sampled, only the promising is looked at closely."""
+    found: dict[object, Candidate] = {}
+    for name, one in told(wanted.items(), len(wanted), "predict", progress):
+        seen = predictor.of(one, FEW)
+        if seen.key in found:
+            first = found[seen.key]
+            found[seen.key] = replace(first, same=(*first.same, name))
+        else:
+            found[seen.key] = _candidate(name, one, seen, judge)
+    scores = sorted((one.predicted for one in found.values()), reverse=True)
+    least = scores[min(top_n, len(scores)) - 1] - MARGIN
+    ranked = []
+    for one in found.values():
+        if one.is_sampled and one.predicted >= least:
+            seen = predictor.of(one.recipe)
+            ranked.append(replace(_candidate(one.name, one.recipe, seen, judge), same=one.same))
+        else:
+            ranked.append(one)
+    return sorted(ranked, key=lambda one: -one.predicted)
+
+
+def _candidate(name: str, recipe: Recipe, seen: Prediction, judge: Callable[[Errors], float]) -> Candidate:
+    spread = _spread(seen, judge)
+    return Candidate(name, recipe, judge(seen.errors), spread, seen.errors, is_sampled=seen.is_sampled)
 
 
 def _unanswered(merged: Sequence[Candidate]) -> list[str]:

@@ -112,7 +112,7 @@ def _candidate(one: Candidate, rank: int, score: str, legacy: str, labels: Seque
 
 
 def _metrics(seen: Seen | None) -> dict[str, float]:
-    if seen is None:
+    if seen is None or seen.metrics is None:
         return {}
     found = seen.metrics
     return {

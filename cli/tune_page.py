@@ -50,7 +50,7 @@ def _ranking(found: Tuned, labels: Sequence[str], picked: int) -> Html:
                 "td", one.name, *_chips(one, rank == picked), class_="name", title=", ".join(one.same) or None
             ),
             cell("–" if one.measured is None else f"{one.measured:.3f}"),
-            cell(f"{'~' if one.spread else ''}{one.predicted:.3f}"),
+            cell(f"{'~' if one.is_sampled else ''}{one.predicted:.3f}"),
             *(tint(None if kept != kept else kept, 1.0, "{:.0%}".format) for kept in kept_of(one)),
             cell(f"{mean_foreign(one):.2f}"),
         ]

@@ -6,6 +6,7 @@ memory of whole deltas (`design.md` §1.1, §2).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from inspect import signature
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -102,7 +103,7 @@ class _Run:
         self._thresholds: Sequence[float] = ()
         self._matrix: Tensor | None = None
         self._sparsify = SPARSIFIERS[work.sparsifier].sparsify if work.sparsifier else None
-        named = signature(self._sparsify).parameters if self._sparsify else ()
+        named = _parameters(self._sparsify) if self._sparsify else ()
         self._draws, self._contests = "uniform" in named, "contested" in named
         if "threshold" in named:
             self._thresholds = self._trimmed_at()
@@ -215,15 +216,20 @@ def _coefficients(method: ModuleType, gram: Tensor, strengths: Tensor, settings:
     return coefficients
 
 
+@lru_cache
+def _parameters(function: Callable[..., object]) -> frozenset[str]:
+    return frozenset(signature(function).parameters)
+
+
 def _taken(function: Callable[..., object], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a function has parameters for."""
-    named = signature(function).parameters
+    named = _parameters(function)
     return {name: value for name, value in settings.items() if name in named}
 
 
 def _asks(method: ModuleType, name: str) -> bool:
     functions = (getattr(method, verb, None) for verb in ("merge", "finish"))
-    return any(function is not None and name in signature(function).parameters for function in functions)
+    return any(function is not None and name in _parameters(function) for function in functions)
 
 
 def _nothing(merged: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def _swept(
         model=stack.known,
         top_n=asked.top_n,
         evaluate=judge_of(asked.evaluator, asked.legacy, hosted),
-        look=Look(asked.spectra),
+        look=Look(asked.spectra, is_legacy=bool(asked.legacy)),
         progress=progress,
         device=device,
     )

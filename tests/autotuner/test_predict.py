@@ -58,6 +58,11 @@ def predictor(stack):
     return Predictor(stack, measured, pulls_of(stack))
 
 
+def errors_of(stack, merged):
+    """From values alone, whatever the plan says they are."""
+    return reached(stack, [], merged.plan, merged.patches)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_predictions_are_what_merges_reach(kind, monkeypatch):
     monkeypatch.setattr(predict, "ROWS", 64)
@@ -73,7 +78,7 @@ def test_predictions_are_what_merges_reach(kind, monkeypatch):
         if predicted.key in seen:
             continue
         seen.add(predicted.key)
-        errors = reached(stack, merge(entries(kind), recipe).patches)
+        errors = errors_of(stack, merge(entries(kind), recipe))
         torch.testing.assert_close(
             predicted.errors.own, errors.own, rtol=2e-3, atol=2e-3, equal_nan=True, msg=name
         )
@@ -90,7 +95,7 @@ def test_combinations_are_predicted_exactly(method, scale):
     stack = build_stack(entries("of different norms and targets"))
     predicted = predictor(stack).of(recipe)
     assert predicted.parts == ()
-    errors = reached(stack, merge(entries("of different norms and targets"), recipe).patches)
+    errors = errors_of(stack, merge(entries("of different norms and targets"), recipe))
     assert own_foreign(predicted.errors) == pytest.approx(own_foreign(errors), abs=1e-6)
 
 
@@ -115,7 +120,7 @@ def test_a_sample_comes_near_and_says_how_near():
     for method in ("ties", "consensus", "knots_ties"):
         recipe = replace(FULL, method=method, global_scale="mean")
         predicted = found.of(recipe)
-        errors = reached(stack, merge(given, recipe).patches)
+        errors = errors_of(stack, merge(given, recipe))
         assert len(predicted.parts) >= 6
         assert own_foreign(predicted.errors) == pytest.approx(own_foreign(errors), abs=0.02), method
 

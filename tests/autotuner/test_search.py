@@ -163,12 +163,12 @@ def test_only_the_best_and_the_present_candidate_are_held(monkeypatch):
     most = 0
     real = search.reached
 
-    def watched(stack, patches, progress):
+    def watched(stack, pulls, plan, patches, progress):
         nonlocal most
         alive.append(weakref.ref(patches[0]))
         gc.collect()
         most = max(most, sum(one() is not None for one in alive))
-        return real(stack, patches, progress)
+        return real(stack, pulls, plan, patches, progress)
 
     monkeypatch.setattr(search, "reached", watched)
     tuned(build_stack(entries()), FULL, top_n=8)
