@@ -33,15 +33,24 @@ class DaskWorkers:
         address: of a scheduler, such as `tcp://10.0.0.2:8786`; or a number of processes of this machine.
         mode: how the score counts beside ours.
         weight: its share in a `blend`.
+        connect_seconds: that the scheduler may take to answer at first.
 
     Raises:
         RecipeError: the packages are missing, or the scheduler does not answer.
     """
 
-    def __init__(self, judge: Judge, address: str | int, mode: str = "blend", weight: float = 0.5) -> None:
+    def __init__(
+        self,
+        judge: Judge,
+        address: str | int,
+        mode: str = "blend",
+        weight: float = 0.5,
+        connect_seconds: float = 20.0,
+    ) -> None:
         check_combining(mode, weight)
         self._told, self._local = told_of(judge), judge
         self._address, self._mode, self._weight = address, mode, weight
+        self._connect_seconds = connect_seconds
         self._stop = Event()
         self._client: Any = None
         self._cluster: Any = None
@@ -53,7 +62,7 @@ class DaskWorkers:
                 self._cluster = self._library.LocalCluster(
                     n_workers=self._address, threads_per_worker=1, dashboard_address=None
                 )
-            self._client = self._library.Client(self._cluster or self._address, timeout=20)
+            self._client = self._library.Client(self._cluster or self._address, timeout=self._connect_seconds)
         except (OSError, ValueError, RuntimeError) as problem:
             self._close()
             raise RecipeError(

@@ -13,6 +13,12 @@ from lora_alloy.autotuner.answers import answer_of
 from lora_alloy.autotuner.evaluator import KEYWORDS, Asked, Functions, PythonEvaluator
 from lora_alloy.core.errors import RecipeError
 from lora_alloy_testing.builders import stack_of, toy_lora
+from lora_alloy_testing.sweeps import shorten
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    shorten(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -135,14 +141,14 @@ def test_an_exception_costs_one_candidate_its_score_and_ends_nothing(stack):
 
 
 def test_cancelling_inside_an_evaluator_ends_the_sweep(stack):
-    class InterruptedByUser(Exception):
+    class InterruptedByUserError(Exception):
         pass
 
     def judge(**_):
-        raise InterruptedByUser
+        raise InterruptedByUserError
 
-    with pytest.raises(InterruptedByUser):
-        tune(stack, top_n=2, evaluate=evaluator(judge, stops=(InterruptedByUser,)))
+    with pytest.raises(InterruptedByUserError):
+        tune(stack, top_n=2, evaluate=evaluator(judge, stops=(InterruptedByUserError,)))
 
     def ctrl_c(**_):
         raise KeyboardInterrupt
@@ -186,7 +192,8 @@ def test_a_file_is_run_once_and_keeps_its_state_until_it_changes(tmp_path):
 def test_a_file_may_have_dataclasses_and_any_encoding(tmp_path):
     text = (
         "# -*- coding: latin-1 -*-\nfrom __future__ import annotations\nfrom dataclasses import dataclass\n"
-        "@dataclass\nclass Seen:\n    name: str = 'é'\ndef judge(**_):\n    return {'details': Seen().name, 'score': 1}\n"
+        "@dataclass\nclass Seen:\n    name: str = 'é'\n"
+        "def judge(**_):\n    return {'details': Seen().name, 'score': 1}\n"
     )
     path = tmp_path / "judge.py"
     path.write_bytes(text.encode("latin-1"))

@@ -16,8 +16,14 @@ from lora_alloy.autotuner.evaluators import evaluator_of, judge_of
 from lora_alloy.autotuner.offline import CommandJudge, OfflineEvaluator
 from lora_alloy.core.errors import RecipeError
 from lora_alloy_testing.builders import dense, largest_difference, stack_of, toy_lora
+from lora_alloy_testing.sweeps import shorten
 
 SIZE = "import os, sys; print('size', os.path.getsize(sys.argv[1])); "
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    shorten(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -132,15 +138,15 @@ def test_a_command_that_takes_too_long_is_ended_with_its_children(stack, scratch
 def test_cancelling_ends_the_command_at_once_and_leaves_no_file(stack, scratch, tmp_path):
     mark = tmp_path / "process"
 
-    class Cancelled(Exception):
+    class CancelledError(Exception):
         pass
 
     def progress(what, done, total):
         if what == "evaluate" and mark.exists() and mark.read_text():
-            raise Cancelled
+            raise CancelledError
 
     code = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    with pytest.raises(Cancelled):
+    with pytest.raises(CancelledError):
         tuned(stack, code, progress=progress)
     with suppress(ProcessLookupError):
         os.kill(int(mark.read_text()), signal.SIGTERM)
