@@ -34,7 +34,8 @@ def retention(
 ) -> tuple[Retention, ...]:
     """The retention of every entry of the stack, in its order.
 
-    Patches may be left out where the plan is of combinations only, for it tells all of them. It is 1 for a LoRA whose deltas are all zero, and 0 for one without a target here.
+    It is 1 for a LoRA whose deltas are all zero, and 0 for one without a target here. Patches may be left out where the
+    plan is of combinations only, for it tells all of them.
     """
     kept = [dict[str, list[float]]() for _ in stack.entries]
     for target, one, patch in zip(plan.targets, measured, patches or [None] * len(measured), strict=True):

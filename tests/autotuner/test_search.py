@@ -124,8 +124,9 @@ def test_a_sweep_stops_in_every_phase(phase):
 def test_an_evaluator_decides():
     names = []
 
-    def evaluate(candidate, patches):
-        assert patches and candidate.plan is not None
+    def evaluate(trial):
+        candidate = trial.candidate
+        assert trial.patches and candidate.plan is not None
         names.append(candidate.name)
         external = 0.9 if len(names) == 3 else 0.1
         return Verdict(external, combined(candidate.measured, external, "external_only", 1.0))

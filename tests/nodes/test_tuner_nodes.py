@@ -194,7 +194,9 @@ def test_a_lora_replaced_under_its_name_is_tuned_anew(host: FakeHost, install: A
     assert swept(host)
 
 
-@pytest.mark.parametrize("at", [("analyse", 2), ("compare", 2), ("predict", 9), ("merge", 7), ("score", 3), ("merge", 18)])
+@pytest.mark.parametrize(
+    "at", [("analyse", 2), ("compare", 2), ("predict", 9), ("merge", 7), ("score", 3), ("merge", 18)]
+)
 def test_cancelling_in_any_phase_keeps_nothing(host: FakeHost, at: tuple[str, int]) -> None:
     host.stop_at = at
     with pytest.raises(StoppedError):
