@@ -99,7 +99,7 @@ def test_what_was_tuned_is_selected_saved_loaded_and_replayed_bit_for_bit(
     best = comfy_server.weights("tuning-selected-1")
     assert any(not np.array_equal(best.loaded[name], second.loaded[name]) for name in best.loaded)
     steps = [data["value"] for data in run.of("progress") if data["node"] == node.id]
-    assert steps == sorted(steps) and len(set(steps)) > 20 and steps[-1] == run.of("progress")[0]["max"]
+    assert steps == sorted(steps) and len(set(steps)) > 20
 
     path = comfy_server.base_path / "models" / "tuner_data" / "tests" / "tuned.tuner"
     assert run.outputs[saved.id]["text"][0].endswith(f"{path}.")
@@ -189,13 +189,14 @@ def test_tuning_only_hands_the_model_on(comfy_server: ComfyServer, tiny_models: 
     assert "Nothing was applied" in run.outputs[told.id]["text"][0]
 
 
-@pytest.mark.parametrize("share", [0.0, 0.04, 0.15, 0.24, 0.3, 0.6, 0.95])
+@pytest.mark.parametrize("share", [0.0, 0.015, 0.045, 0.075, 0.2, 0.6])
 def test_cancelling_in_each_phase_hands_on_nothing_and_keeps_nothing(
     comfy_server: ComfyServer, tiny_models: dict[str, TinyModel], share: float
 ) -> None:
     files = two_loras(comfy_server, tiny_models["sd15"], f"tuning-cancel-{share}")
     flow = Workflow()
-    _, _, node = tuner(flow, files, seed=23)
+    # By a formula of old, so that all of them are merged; before that come three passes of 33.
+    _, _, node = tuner(flow, files, seed=23, top_n=10, scoring_formula="v2 (legacy)")
     save = flow.add(
         "SaveTunerData", tuner_data=node[4], save_folder="", filename=f"cancelled-{share}", overwrite=True
     )
@@ -211,7 +212,7 @@ def test_cancelling_in_each_phase_hands_on_nothing_and_keeps_nothing(
     run = comfy_server.run(flow.prompt, expect="interrupted", on_event=cancel, timeout=300)
     assert seen and [data["node"] for data in run.of("executed")] == []
     assert not list((comfy_server.base_path / "models" / "tuner_data").glob(f"**/*cancelled-{share}*"))
-    if share == 0.95:
+    if share == 0.6:
         again = comfy_server.run(flow.prompt, timeout=300)
         assert again.outputs[save.id]["text"][0].startswith("Saved the tuning result")
         steps = [data["value"] for data in again.of("progress") if data["node"] == node.id]
