@@ -89,23 +89,24 @@ class ComfyQueue:
         raise ServerLostError("it forgot the prompt twice; it may have been restarted")
 
     def _submit(self, prompt: Mapping[str, Any], stop: threading.Event) -> str:
-        identity = str(uuid4())
-        body = {"prompt": prompt, "prompt_id": identity, "client_id": identity}
         since = time.monotonic()
         while True:
+            identity = str(uuid4())
             try:
-                answer = self._ask("/prompt", body)
+                answer = self._ask(
+                    "/prompt", {"prompt": prompt, "prompt_id": identity, "client_id": identity}
+                )
                 break
             except _UnreachableError as problem:
                 self._wait_or_lose(since, problem, stop)
-            try:  # the answer may have been lost, and not the prompt
-                if self._is_queued(identity) or identity in self._ask(f"/history/{identity}"):
-                    return identity
-            except (_UnreachableError, PromptFailedError):
-                continue
+                self._withdraw(identity)  # the answer may have been lost, and not the prompt
         given = answer.get("prompt_id")
         if not isinstance(given, str) or not given:
             raise PromptFailedError("it took the prompt and gave it no number; is it a ComfyUI server?")
+        if complaint := _complaint(answer):
+            # It would run what is sound of the prompt, and show a score of something else.
+            self._withdraw(given)
+            raise PromptFailedError(f"it refused a part of the prompt: {complaint}")
         return given
 
     def _awaited(self, identity: str, until: float, stop: threading.Event) -> Mapping[str, Any] | None:
@@ -206,15 +207,23 @@ def _refusal(problem: urllib.error.HTTPError) -> str:
         body = json.loads(problem.read(LARGEST))
     except (OSError, HTTPException, ValueError, RecursionError):
         body = None
-    told = []
-    if isinstance(body, Mapping):
-        told.append(_message(body.get("error")))
-        for node, errors in _mapping(body.get("node_errors")).items():
-            reasons = _mapping(errors).get("errors")
-            for one in reasons if isinstance(reasons, list) else []:
-                told.append(f"node {node}: {_message(one)} {_mapping(one).get('details', '')}".strip())
-    text = "; ".join(one for one in told if one)[:SHOWN]
-    return whole(f"it refused the prompt with {problem.code}" + (f": {text}" if text else ""))
+    complaint = _complaint(body)
+    return f"it refused the prompt with {problem.code}" + (f": {complaint}" if complaint else "")
+
+
+def _complaint(body: object) -> str:
+    """What ComfyUI says is wrong with a prompt; empty if nothing is."""
+    found = _mapping(body)
+    told = [_message(found.get("error"))]
+    for node, errors in _mapping(found.get("node_errors")).items():
+        reasons = _mapping(errors).get("errors")
+        if not isinstance(reasons, list) or not reasons:
+            told.append(f"node {node}")
+            continue
+        told += (
+            f"node {node}: {_message(one)} {_mapping(one).get('details', '')}".strip() for one in reasons
+        )
+    return whole("; ".join(one for one in told if one)[:SHOWN])
 
 
 def _outputs(entry: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -45,11 +45,11 @@ def _row(rank: int, one: Candidate) -> str:
     told = f"{rank:4d}{reached}{f'{mark}{one.predicted:.3f}':>11}{kept}{foreign:9.2f} {seconds}  {one.name}{same}"
     if one.verdict is None:
         return told
+    if one.verdict.error:
+        return f"{told}\n      evaluator: no score ({one.verdict.error})"
     external = one.verdict.external
-    if external is None:
-        problem = (one.verdict.details or {}).get("error", "it gave no score")
-        return f"{told}\n      evaluator: none ({problem})"
-    return f"{told}\n      evaluator: {external:.3f}, ranked by {one.verdict.final:.3f}"
+    said = "no score of its own" if external is None else f"{external:.3f}"
+    return f"{told}\n      evaluator: {said}, ranked by {one.verdict.final:.3f}"
 
 
 def _time(found: Tuned) -> str:

@@ -214,16 +214,8 @@ def tuned(
             merged[best] = replace(merged[best], seen=look(stack, measured, plan, kept))
     clock.stop("merge")
     first = sorted(merged, key=lambda one: -one.score)
-    return Tuned(
-        stack,
-        measured,
-        score,
-        (*first, *ranked[top_n:]),
-        kept,
-        len(wanted),
-        clock.seconds,
-        (*plan.notes, *_unanswered(merged)),
-    )
+    ranking, notes = (*first, *ranked[top_n:]), (*plan.notes, *_unanswered(merged))
+    return Tuned(stack, measured, score, ranking, kept, len(wanted), clock.seconds, notes)
 
 
 def _predicted(

@@ -12,6 +12,7 @@ from ..lora.keys import NAMINGS
 from ..merging.recipe import Recipe
 from ..tuning import tune
 from .console import Console
+from .evaluator_options import add_evaluator, chosen_evaluator
 from .merge import proof_lines, result
 from .options import (
     UsageError,
@@ -58,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--html", metavar="REPORT", type=Path, help="write a report to look at")
     add_recipe(parser)
+    add_evaluator(parser)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -85,14 +87,16 @@ def run(options: argparse.Namespace, console: Console) -> int:
     refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
     if output and options.base and output.exists() and output.samefile(options.base):
         raise SaveError(f"`{output}` is the base model; name another file for the LoRA.")
-    found = tune(
-        entries,
-        recipe,
-        model=read_base(options),
-        top_n=options.top_n,
-        score=options.score,
-        progress=console.progress,
-    )
+    with chosen_evaluator(options) as evaluate:
+        found = tune(
+            entries,
+            recipe,
+            model=read_base(options),
+            top_n=options.top_n,
+            score=options.score,
+            evaluate=evaluate,
+            progress=console.progress,
+        )
     labels = [entry.file.label for entry in found.tuned.stack.entries]
     for line in ranking_lines(found.tuned, labels):
         console.say(line)

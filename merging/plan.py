@@ -242,14 +242,13 @@ def make_plan(
     stack = held_out(stack, recipe)
     known = facts or facts_of(stack, measured)
     related, grams = smoothed(known.relations, recipe.smoothing, recipe.scope), known.grams
-    pairs = zip(stack.groups, measured, strict=True)
     factors = {name: branch_factors(stack, recipe, gram) for name, gram in grams.items()}
+    pairs = zip(stack.walk(), measured, strict=True)
     with torch.no_grad(), one_thread():
         blends = [
             blend_group(stack, recipe, group, one, related[one.target], factors[branch_of(one.target)])
             for group, one in told(pairs, len(measured), "plan", progress)
         ]
-    stack.release()
     scales = tuple(
         branch_scale(name, recipe, gram, factors[name], measured, blends) for name, gram in grams.items()
     )

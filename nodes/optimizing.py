@@ -126,9 +126,14 @@ def merged(
 ) -> Merged:
     """A stack that was read, merged; its own formula counts, whatever a recipe says."""
     recipe = replace(recipe, formula=stack.formula)
-    given: dict[str, Any] = {"model": stack.known, "progress": progress, "device": device, "is_lazy": is_lazy}
-    if asked is None:
-        return merge(list(stack.entries), recipe, **given)
+    given: dict[str, Any] = {
+        "model": stack.known,
+        "progress": progress,
+        "device": device,
+        "is_lazy": is_lazy,
+    }
+    if asked is None or not stack.formula:  # without one, a replay is a merge
+        return merge(list(stack.entries), recipe, make_room=bridge.make_room(device), **given)
     return replay(list(stack.entries), recipe, replace(asked, formula=stack.formula), **given)
 
 

@@ -150,7 +150,7 @@ def test_without_any_server_left_every_candidate_says_why_and_the_sweep_ends_wel
 def test_what_is_too_slow_is_cancelled_there_and_tried_elsewhere(stack, folder):
     with FakeComfy(hangs=True) as slow, FakeComfy() as sound:
         ranked, _ = swept(stack, folder, queue(slow.address, timeout=0.3), queue(sound.address), top_n=2)
-        assert set(slow.deleted) == set(slow.interrupted) == set(slow.prompts)
+        assert set(slow.interrupted) == set(slow.prompts)
     assert all(one.verdict.external == 0.5 for one in ranked)
 
 
@@ -179,6 +179,7 @@ def fail(prompt):
         ({"score": lambda _: {"text": 3}}, None),
         ({"score": lambda _: {"text": ["scored", "0.5"]}}, None),
         ({"refuses": "Value not in list"}, "node 1: Value not in list lora_name: 'x' not in []"),
+        ({"drops": "Value not in list"}, "refused a part of the prompt: node 1: Value not in list"),
         ({"answers": {"/prompt": b"<html>"}}, "not what a ComfyUI server says"),
         ({"answers": {"/prompt": b"{}"}}, "gave it no number"),
         ({"answers": {"/prompt": b'{"prompt_id": 3}'}}, "gave it no number"),
@@ -224,9 +225,16 @@ def test_cancelling_takes_our_prompts_back_and_leaves_those_of_others(stack, fol
         with pytest.raises(CancelledError):
             swept(stack, folder, queue(server.address), progress=progress)
         assert time.monotonic() - began < 30
-        assert server.deleted == server.interrupted == list(server.prompts)
+        assert server.interrupted == list(server.prompts) and not server.deleted
     assert not list(folder.iterdir())
     assert not [one for one in threading.enumerate() if one.name == server.address]
+
+
+def test_what_waits_behind_others_is_taken_back_without_interrupting_them(stack, folder):
+    with FakeComfy(is_busy=True) as busy:
+        ranked, _ = swept(stack, folder, queue(busy.address, timeout=0.3), top_n=1)
+        assert busy.deleted == list(busy.prompts) and not busy.interrupted
+    assert "took longer than 0.3 s" in ranked[0].verdict.error
 
 
 def test_progress_counts_the_candidates_that_are_done(stack, folder):

@@ -25,8 +25,10 @@ class FakeComfy:
         seconds: that a prompt takes.
         dies_at: how many prompts it takes before it closes every connection without an answer.
         hangs: whether it takes prompts and then never ends them.
+        is_busy: whether our prompts wait behind those of others for ever.
         forgets: how many prompts it drops without a trace.
         refuses: the error that it answers to a prompt with, 400.
+        drops: the error of a node that it leaves out, with those behind it, while it runs the others.
         knows_ids: whether it takes the caller's number for a prompt; old ones give their own.
         answers: raw bytes for a route instead of an answer.
     """
@@ -38,14 +40,17 @@ class FakeComfy:
         seconds: float = 0.0,
         dies_at: int = 10**9,
         hangs: bool = False,
+        is_busy: bool = False,
         forgets: int = 0,
         refuses: str = "",
+        drops: str = "",
         knows_ids: bool = True,
         answers: dict[str, bytes] | None = None,
     ) -> None:
-        self.score, self.seconds, self.dies_at, self.hangs = score, seconds, dies_at, hangs
+        self.score, self.seconds, self.dies_at = score, seconds, dies_at
+        self.hangs, self.is_busy = hangs or is_busy, is_busy
         self.forgets, self.refuses, self.knows_ids = forgets, refuses, knows_ids
-        self.answers = answers or {}
+        self.answers, self.drops = answers or {}, drops
         self.prompts: dict[str, dict[str, Any]] = {}
         self.began: dict[str, float] = {}
         self.deleted: list[str] = []
@@ -113,14 +118,15 @@ class FakeComfy:
             else:
                 self.prompts[identity] = body["prompt"]
                 self.began[identity] = time.monotonic()
-            return 200, {"prompt_id": identity, "number": 1, "node_errors": {}}
+            return 200, {"prompt_id": identity, "number": 1, "node_errors": self._dropped()}
         if route == "/queue" and body is None:
-            running = [
-                [0, one, {}, {}, []] for one in (*self.others, *filter(self._is_running, self.prompts))
-            ]
-            return 200, {"queue_running": running, "queue_pending": []}
+            ours = [one for one in self.prompts if self._is_running(one) and one not in self.deleted]
+            running, pending = (self.others, ours) if self.is_busy else ([*self.others, *ours], [])
+            queues = {"queue_running": running, "queue_pending": pending}
+            return 200, {name: [[0, one, {}, {}, []] for one in ids] for name, ids in queues.items()}
         if route == "/queue":
-            self.deleted += body["delete"]
+            if self.is_busy:  # what runs cannot be deleted
+                self.deleted += body["delete"]
             return 200, {}
         if route == "/interrupt":
             self.interrupted.append(body.get("prompt_id", "everything"))
@@ -129,6 +135,9 @@ class FakeComfy:
         if identity not in self.prompts or self._is_running(identity):
             return 200, {}
         return 200, {identity: self._entry(identity)}
+
+    def _dropped(self) -> dict[str, Any]:
+        return {"1": {"errors": [{"message": self.drops}]}} if self.drops else {}
 
     def _is_running(self, identity: str) -> bool:
         return self.hangs or time.monotonic() - self.began[identity] < self.seconds
