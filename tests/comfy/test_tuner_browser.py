@@ -1,6 +1,8 @@
 """The AutoTuner's nodes on the screen: stored workflows, and its place beside the legacy optimizer."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,3 +167,18 @@ def test_a_swap_carries_values_and_links_over(front_end: FrontEnd) -> None:
         for node in saved["nodes"]
     ]
     assert ("LoRAAutoTuner", ["lora_data"]) in kinds
+
+
+def test_the_example_opens_whole(front_end: FrontEnd) -> None:
+    path = Path(__file__).resolve().parents[2] / "example_workflows" / "lora_alloy_auto_tuner.json"
+    workflow = json.loads(path.read_text(encoding="utf-8"))
+    front_end.load(workflow)
+    saved = front_end.save()
+    assert len(saved["links"]) == len(workflow["links"])
+    again = {node["id"]: node for node in saved["nodes"]}
+    for node in workflow["nodes"]:
+        assert again[node["id"]]["type"] == node["type"]
+        stored_values = node.get("widgets_values", [])
+        assert again[node["id"]].get("widgets_values", [])[: len(stored_values)] == stored_values
+    tuner = next(node["id"] for node in workflow["nodes"] if node["type"] == "LoRAAutoTuner")
+    assert "output_mode" in front_end.shown(tuner)

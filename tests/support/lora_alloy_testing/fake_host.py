@@ -51,7 +51,8 @@ class FakeHost:
         self.told: list[tuple[str, int, int]] = []
         self.steps: list[int] = []
         self.stop_at: tuple[str, int] | None = None
-        for name in ("read_model", "progress_bar", "work_device", "adapters", "patched", "interruptions"):
+        replaced = ("read_model", "progress_bar", "work_device", "make_room", "adapters", "patched")
+        for name in (*replaced, "interruptions"):
             monkeypatch.setattr(bridge, name, getattr(self, name))
 
     def read_model(self, model: Any, clip: Any | None) -> Model:
@@ -70,6 +71,9 @@ class FakeHost:
 
     def work_device(self, on_gpu: bool) -> torch.device:
         return torch.device("cpu")
+
+    def make_room(self, device: torch.device) -> Any:
+        return lambda size: None
 
     def adapters(self, patches: Any, wider: Any = ()) -> dict[Any, Any]:
         return {str(patch.target): patch.delta for patch in patches}
