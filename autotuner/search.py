@@ -7,7 +7,7 @@ from dot products, all else by merging it; one of those is held in memory at a t
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, TypeAlias
 
 import torch
@@ -110,6 +110,7 @@ class Tuned:
         patches: of the first.
         tried: how many recipes there were; those that do the same are one candidate.
         seconds: of each phase, by its name.
+        cpu_seconds: alike, of the process.
         notes: what the user should know.
     """
 
@@ -120,6 +121,7 @@ class Tuned:
     patches: tuple[Patch, ...]
     tried: int
     seconds: Mapping[str, float] = field(default_factory=dict)
+    cpu_seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     @property
@@ -214,8 +216,17 @@ def tuned(
             merged[best] = replace(merged[best], seen=look(stack, measured, plan, kept))
     clock.stop("merge")
     first = sorted(merged, key=lambda one: -one.score)
-    ranking, notes = (*first, *ranked[top_n:]), (*plan.notes, *_unanswered(merged))
-    return Tuned(stack, measured, score, ranking, kept, len(wanted), clock.seconds, notes)
+    return Tuned(
+        stack=stack,
+        measured=measured,
+        score=score,
+        ranked=(*first, *ranked[top_n:]),
+        patches=kept,
+        tried=len(wanted),
+        seconds=clock.seconds,
+        cpu_seconds=clock.cpu_seconds,
+        notes=(*plan.notes, *_unanswered(merged)),
+    )
 
 
 def _predicted(
@@ -277,9 +288,10 @@ def _spread(seen: Prediction, judge: Callable[[Errors], float]) -> float:
 class _Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._began = perf_counter()
+        self.cpu_seconds: dict[str, float] = {}
+        self._began, self._cpu_began = perf_counter(), process_time()
 
     def stop(self, phase: str) -> None:
-        now = perf_counter()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._began
-        self._began = now
+        now, cpu_now = perf_counter(), process_time()
+        self.seconds[phase], self.cpu_seconds[phase] = now - self._began, cpu_now - self._cpu_began
+        self._began, self._cpu_began = now, cpu_now
