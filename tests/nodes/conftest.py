@@ -8,6 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from lora_alloy.nodes import session
+from lora_alloy_testing.builders import toy_lora, write_lora
+from lora_alloy_testing.fake_host import STACK, FakeHost, few_candidates
+
 
 class FakeFolderPaths(ModuleType):
     """As much of it as our nodes call, with its own rules: relative names, first root wins, no `..`."""
@@ -56,3 +60,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pa
         return root
 
     return put
+
+
+@pytest.fixture
+def host(install: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    root = install()
+    for seed, (name, *_) in enumerate(STACK):
+        write_lora(root / name, toy_lora(seed, rank=2 + seed))
+    few_candidates(monkeypatch)
+    monkeypatch.setattr(session, "_tunings", {})
+    return FakeHost(monkeypatch)

@@ -16,8 +16,11 @@ from .builders import TOY
 from lora_alloy.lora.entries import Model
 from lora_alloy.lora.target import Route, Target
 from lora_alloy.nodes import bridge
+from lora_alloy.nodes.lora_auto_tuner import LoRAAutoTuner
 
-__all__ = ["FakeHost", "Owner", "few_candidates"]
+__all__ = ["STACK", "FakeHost", "Owner", "StoppedError", "few_candidates", "swept", "tuned"]
+
+STACK = [("ink.safetensors", 1.0, 1.0), ("oil.safetensors", 0.8, 0.5), ("wax.safetensors", 0.6, 0.6)]
 
 
 class Weights:
@@ -97,3 +100,16 @@ def few_candidates(monkeypatch: pytest.MonkeyPatch, count: int = 40) -> None:
     monkeypatch.setattr(
         search, "candidates", lambda recipe: dict(islice(space.candidates(recipe).items(), count))
     )
+
+
+def tuned(host: FakeHost, stack: object = STACK, **widgets: Any) -> dict[str, Any]:
+    """What the AutoTuner puts out, by name."""
+    found = LoRAAutoTuner().auto_tune(host.model, stack, clip=host.clip, **widgets)
+    return dict(zip(LoRAAutoTuner.RETURN_NAMES, found, strict=True))
+
+
+def swept(host: FakeHost) -> bool:
+    """Whether something was predicted since this was last asked."""
+    was = any(what == "predict" for what, _, _ in host.told)
+    host.told.clear()
+    return was
