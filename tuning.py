@@ -1,6 +1,6 @@
 """The Python API of the AutoTuner: find the recipe that keeps most of every LoRA of a stack."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from .analysis.measure import measure
 from .analysis.similarity import Measured
 from .api import Merged, StackLike, resolved
+from .autotuner.looking import Look
 from .autotuner.remembered import ranking_from_json, ranking_to_json
 from .autotuner.search import Candidate, Evaluate, Tuned, tuned
 from .cache.diffs import DiffCache
@@ -18,7 +19,7 @@ from .core.errors import RecipeError
 from .core.progress import Progress, silent
 from .lora.stack import Model, Stack
 from .memory.memory import Memory
-from .merging.engine import execute
+from .merging.engine import ask_room, execute
 from .merging.plan import Plan, make_plan
 from .merging.recipe import Recipe
 
@@ -82,8 +83,10 @@ def tune(
     top_n: int = 3,
     score: str = "own_foreign",
     evaluate: Evaluate | None = None,
+    look: Look | None = None,
     progress: Progress = silent,
     device: torch.device | str = "cpu",
+    make_room: Callable[[int], object] | None = None,
     memory: Store | None = None,
     diff_cache: DiffCache | None = None,
 ) -> Tuning:
@@ -96,8 +99,10 @@ def tune(
         top_n: how many candidates are merged; at least 1.
         score: what candidates are ranked by, one of `autotuner.scores.SCORES`.
         evaluate: asked for every candidate that is merged; what it says is not remembered.
+        look: looks at every candidate that is merged; what it saw is not remembered.
         progress: told after every target and candidate; what it raises ends the sweep, and nothing is kept.
         device: where element-wise work is done.
+        make_room: asked to free so many bytes of the device before it is used.
         memory: where rankings and results are remembered, and found again.
         diff_cache: keeps what element-wise work multiplies out, from one candidate to the next.
 
@@ -110,26 +115,28 @@ def tune(
     device = usable(device)
     built, told = resolved(stack, asked, model, {}, progress, device, remembered)
     settings = {"top_n": top_n, "score": score, "order": [entry.file.sha256 for entry in built.entries]}
-    keys = remembered.tuning_keys(built, asked, settings, device) if evaluate is None else None
+    is_plain = evaluate is None and look is None
+    keys = remembered.tuning_keys(built, asked, settings, device) if is_plain else None
     recalled = _recalled(remembered, keys, built, score, told, progress, device)
     if recalled is not None:
         return recalled
     found = tuned(
         built,
         asked,
+        make_room=make_room,
         top_n=top_n,
         score=score,
         evaluate=evaluate,
+        look=look,
         progress=progress,
         device=device,
         measured=remembered.measure(built, asked, progress=progress),
         remember=diff_cache,
     )
     done = Tuning(found, told)
-    if keys is not None:
-        remembered.keep_tuning(keys, ranking_to_json(found))
-        key = remembered.key(built, found.best.recipe, device)
-        remembered.keep(key, built, done.best.plan, found.measured, found.patches)
+    remembered.keep_tuning(keys, ranking_to_json(found))
+    key = remembered.key(built, found.best.recipe, device)
+    remembered.keep(key, built, done.best.plan, found.measured, found.patches)
     return done
 
 
@@ -173,6 +180,7 @@ def replay(
     model: Model | None = None,
     progress: Progress = silent,
     device: torch.device | str = "cpu",
+    make_room: Callable[[int], object] | None = None,
     is_lazy: bool = False,
 ) -> Merged:
     """Merge by a candidate of an earlier sweep, bit for bit what that sweep made of it.
@@ -187,6 +195,7 @@ def replay(
         model: as in `tune`.
         progress: told after every target.
         device: where element-wise work is done.
+        make_room: asked to free so many bytes of the device before it is used.
         is_lazy: let results of full rank go again.
 
     Raises:
@@ -196,6 +205,7 @@ def replay(
     built, told = resolved(stack, asked, model, {}, progress, device, Memory(None))
     measured = measure(built, progress=progress)
     plan = _planned(built, recipe, measured, told, progress)
+    ask_room(make_room, torch.device(device), [plan])
     return _executed(built, plan, measured, progress, device, is_lazy)
 
 

@@ -17,10 +17,11 @@ from ..analysis.similarity import Measured
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent, told
 from ..lora.stack import Stack
-from ..merging.engine import execute
+from ..merging.engine import ask_room, execute
 from ..merging.patch import Patch
 from ..merging.plan import Plan, make_plan
 from ..merging.recipe import Recipe
+from .looking import Look, Seen
 from .predict import FEW, Prediction, Predictor
 from .pulls import pulls_of
 from .reached import combined_errors, is_exact, reached
@@ -46,6 +47,7 @@ class Candidate:
         plan: what it does to this stack; None where it was not merged, or is remembered.
         measured: its score as merged; None where it was not.
         verdict: what an evaluator said; None where none was asked.
+        seen: what was looked at in it while its patches were there; None where nothing was.
         seconds: that its merge took.
         same: names of other candidates that do the same.
     """
@@ -59,6 +61,7 @@ class Candidate:
     plan: Plan | None = None
     measured: float | None = None
     verdict: Verdict | None = None
+    seen: Seen | None = None
     seconds: float = 0.0
     same: tuple[str, ...] = ()
 
@@ -141,9 +144,11 @@ def tuned(
     top_n: int = 3,
     score: str = "own_foreign",
     evaluate: Evaluate | None = None,
+    look: Look | None = None,
     progress: Progress = silent,
     device: torch.device | str = "cpu",
     measured: Sequence[Measured] | None = None,
+    make_room: Callable[[int], object] | None = None,
     **given: Any,
 ) -> Tuned:
     """Sweep over the candidates of a recipe.
@@ -154,9 +159,11 @@ def tuned(
         top_n: how many candidates are merged; at least 1.
         score: the name of the score.
         evaluate: asked for every candidate that is merged.
+        look: looks at every candidate that is merged, before it is judged.
         progress: told after every target and candidate; what it raises ends the sweep.
         device: where element-wise work is done.
         measured: of the groups, if somebody has measured them already.
+        make_room: asked to free so many bytes of the device before it is used.
         given: passed on to `execute`.
 
     Raises:
@@ -176,18 +183,22 @@ def tuned(
     merged: list[Candidate] = []
     waiting: dict[int, Future[Verdict]] = {}
     leader, kept = 0, ()
+    wants_patches = evaluate is not None or (look is not None and look.wants_patches)
     with abandoned(waiting):
         for place, one in enumerate(ranked[:top_n]):
             began = perf_counter()
             held, facts = predictor.held(one.recipe)
             plan = make_plan(held, one.recipe, measured, progress, facts)
+            ask_room(make_room, torch.device(device), [plan])
             patches: tuple[Patch, ...] = ()
-            if evaluate is None and is_exact(plan, pulls):
+            if not wants_patches and is_exact(plan, pulls):
                 errors = combined_errors(stack, pulls, plan)
             else:
                 patches = tuple(execute(stack, plan, progress, device, **given))
                 errors = reached(stack, pulls, plan, patches, progress)
             made = replace(one, plan=plan, errors=errors, measured=judge(errors))
+            if look is not None:
+                made = replace(made, seen=look(stack, measured, plan, patches))
             if evaluate is not None:
                 said = evaluate(Trial(stack, measured, made, patches, progress))
                 if isinstance(said, Future):
@@ -203,9 +214,11 @@ def tuned(
     best = max(range(len(merged)), key=lambda place: merged[place].score)
     plan = merged[best].plan
     assert plan is not None
-    if best != leader or not kept:  # its patches have gone, or were never made
+    if best != leader or not kept:  # a verdict came after its patches had gone, or none were needed
         kept = ()
         kept = tuple(execute(stack, plan, progress, device, **given))
+        if look is not None:
+            merged[best] = replace(merged[best], seen=look(stack, measured, plan, kept))
     clock.stop("merge")
     first = sorted(merged, key=lambda one: -one.score)
     return Tuned(

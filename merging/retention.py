@@ -34,10 +34,11 @@ def retention(
 ) -> tuple[Retention, ...]:
     """The retention of every entry of the stack, in its order.
 
-    It is 1 for a LoRA whose deltas are all zero, and 0 for one without a target here.
+    It is 1 for a LoRA whose deltas are all zero, and 0 for one without a target here. Patches may be left out where the
+    plan is of combinations only, for it tells all of them.
     """
     kept = [dict[str, list[float]]() for _ in stack.entries]
-    for target, one, patch in zip(plan.targets, measured, patches, strict=True):
+    for target, one, patch in zip(plan.targets, measured, patches or [None] * len(measured), strict=True):
         projected = _projected(target, one, patch)
         for place, entry in enumerate(one.entries):
             strength = stack.entries[entry].strength_on(target.target)
@@ -58,9 +59,9 @@ def retention(
     )
 
 
-def _projected(target: TargetPlan, one: Measured, patch: Patch) -> Tensor:
+def _projected(target: TargetPlan, one: Measured, patch: Patch | None) -> Tensor:
     """`⟨M, Δ_k⟩`, `(n,)`: of what was planned, or of the patch, where the plan does not tell it."""
-    if patch.projections:
+    if patch is not None and patch.projections:
         return torch.tensor(patch.projections, dtype=torch.float64)
     return one.gram @ torch.tensor(target.coefficients, dtype=torch.float64)
 

@@ -4,7 +4,12 @@ import logging
 
 from ..core.log import log
 from ..core.text import whole
+from .build_auto_tuner_python_evaluator import BuildAutoTunerPythonEvaluator
+from .load_tuner_data import LoadTunerData
+from .lora_auto_tuner import LoRAAutoTuner
+from .lora_auto_tuner_settings import LoRAAutoTunerSettings
 from .lora_merge_formula import LoRAMergeFormula
+from .lora_merge_selector import LoRAMergeSelector
 from .lora_merge_settings import LoRAMergeSettings
 from .lora_optimizer import LoRAOptimizer
 from .lora_optimizer_settings import LoRAOptimizerSettings
@@ -12,6 +17,7 @@ from .lora_optimizer_simple import LoRAOptimizerSimple
 from .lora_stack import LoRAStack
 from .lora_stack_dynamic import LoRAStackDynamic
 from .save_merged_lora import SaveMergedLoRA
+from .save_tuner_data import SaveTunerData
 
 NODE_CLASS_MAPPINGS = {
     "LoRAStack": LoRAStack,
@@ -19,8 +25,14 @@ NODE_CLASS_MAPPINGS = {
     "LoRAOptimizer": LoRAOptimizer,
     "LoRAOptimizerSimple": LoRAOptimizerSimple,
     "SaveMergedLoRA": SaveMergedLoRA,
+    "BuildAutoTunerPythonEvaluator": BuildAutoTunerPythonEvaluator,
+    "LoRAAutoTuner": LoRAAutoTuner,
+    "LoRAMergeSelector": LoRAMergeSelector,
+    "SaveTunerData": SaveTunerData,
+    "LoadTunerData": LoadTunerData,
     "LoRAMergeSettings": LoRAMergeSettings,
     "LoRAOptimizerSettings": LoRAOptimizerSettings,
+    "LoRAAutoTunerSettings": LoRAAutoTunerSettings,
     "LoRAMergeFormula": LoRAMergeFormula,
 }
 
@@ -30,8 +42,14 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "LoRAOptimizer": "LoRA Optimizer (Legacy)",
     "LoRAOptimizerSimple": "LoRA Optimizer",
     "SaveMergedLoRA": "Save Merged LoRA",
+    "BuildAutoTunerPythonEvaluator": "Build AutoTuner Python Evaluator",
+    "LoRAAutoTuner": "LoRA AutoTuner",
+    "LoRAMergeSelector": "Merge Selector",
+    "SaveTunerData": "Save Tuner Data",
+    "LoadTunerData": "Load Tuner Data",
     "LoRAMergeSettings": "LoRA Merge Settings",
     "LoRAOptimizerSettings": "LoRA Optimizer Settings",
+    "LoRAAutoTunerSettings": "LoRA AutoTuner Settings",
     "LoRAMergeFormula": "LoRA Merge Formula",
 }
 

@@ -20,6 +20,8 @@ from ..merging.deferred import Deferred
 from ..merging.patch import Patch
 from .lora_names import LORA_SUFFIXES, Match, match, nearest
 
+TUNER_FOLDER = "tuner_data"
+
 
 def list_loras() -> list[str]:
     """The installed LoRAs as ComfyUI's own menus name them: relative paths, their folder included."""
@@ -100,6 +102,11 @@ def read_model(model: Any, clip: Any | None) -> Model:
         inner = clip.cond_stage_model
         _add(comfy.lora.model_lora_keys_clip(inner, {}), inner.state_dict(), TEXT_ENCODERS, known, shapes)
     return Model(known, shapes, clip is not None, lambda weight: _base_weight(model, clip, weight))
+
+
+def base_models(model: Any, clip: Any | None) -> tuple[Any, ...]:
+    """The modules whose weights a MODEL and a CLIP patch; their clones share them."""
+    return (model.model,) if clip is None else (model.model, clip.cond_stage_model)
 
 
 def _base_weight(model: Any, clip: Any | None, weight: str) -> Tensor | None:
@@ -254,21 +261,42 @@ def patched(owner: Any, patches: Mapping[Any, Any], strength: float) -> tuple[An
 
 
 def progress_bar(steps: int) -> Callable[[str, int, int], None]:
-    """ComfyUI's own progress for work of `steps` passes; it raises where the user cancels."""
+    """ComfyUI's own progress for work of `steps` passes; it raises where the user cancels.
+
+    Passes beyond that, as of the inner merges of a formula, do not move it back.
+    """
     import comfy.model_management
     import comfy.utils
 
     bar = comfy.utils.ProgressBar(steps * 1000)
-    passes: list[str] = []
+    running, passed, highest = "", 0, 0
 
     def tell(what: str, done: int, total: int) -> None:
+        nonlocal running, passed, highest
         comfy.model_management.throw_exception_if_processing_interrupted()
-        if what not in passes:
-            passes.append(what)
+        if running and (what != running or done == 0):
+            passed += 1
+        running = what
         share = done / total if total else 1.0
-        bar.update_absolute(int(1000 * (passes.index(what) + share)), steps * 1000)
+        highest = max(highest, int(1000 * min(passed + share, steps)))
+        bar.update_absolute(highest, steps * 1000)
 
     return tell
+
+
+def interruptions() -> tuple[type[BaseException], ...]:
+    """What is raised where the user cancels."""
+    import comfy.model_management
+
+    return (comfy.model_management.InterruptProcessingException,)
+
+
+def memory_folder() -> Path | None:
+    """Where what is remembered outlives the process: in the user's folder, out of reach of workflows."""
+    import folder_paths
+
+    user = getattr(folder_paths, "get_user_directory", lambda: None)()
+    return Path(user) / "lora_alloy" / "memory" if user else None
 
 
 def lora_folders() -> list[str]:
@@ -286,17 +314,66 @@ def save_path(folder: str, filename: str) -> Path:
     Raises:
         SaveError: the name is empty, or none that a file can have, or leads out of the folder.
     """
-    folders = lora_folders()
+    return _place(folder, lora_folders(), filename, (".safetensors",), "LoRA", "merged_lora")
+
+
+def tuner_folders() -> list[str]:
+    """The folders of tuning results: `tuner_data` among the models, and what the user's paths add to it."""
+    import folder_paths
+
+    usual = str(Path(folder_paths.models_dir) / TUNER_FOLDER)
+    known = folder_paths.folder_names_and_paths
+    if TUNER_FOLDER not in known or usual not in known[TUNER_FOLDER][0]:
+        folder_paths.add_model_folder_path(TUNER_FOLDER, usual)
+    return [str(folder) for folder in folder_paths.get_folder_paths(TUNER_FOLDER)]
+
+
+def list_tuner_files() -> list[str]:
+    """The files of tuning results as ComfyUI's menus name them."""
+    import folder_paths
+
+    tuner_folders()
+    return list(folder_paths.get_filename_list(TUNER_FOLDER))
+
+
+def tuner_file(name: str) -> Path | None:
+    """The file behind a name out of `list_tuner_files`, however its folders are written; None if there is none."""
+    import folder_paths
+
+    tuner_folders()
+    if "\0" in name:
+        return None
+    for spelling in dict.fromkeys((name, name.replace("\\", "/"))):
+        if path := folder_paths.get_full_path(TUNER_FOLDER, spelling):
+            return Path(path)
+    return None
+
+
+def tuner_path(folder: str, filename: str) -> Path:
+    """Where a tuning result goes; as `save_path`.
+
+    Raises:
+        SaveError: the name is empty, or none that a file can have, or leads out of the folder.
+    """
+    return _place(folder, tuner_folders(), filename, (".tuner", ".json"), "tuning", "tuner_data")
+
+
+def _place(
+    folder: str, folders: Sequence[str], filename: str, endings: tuple[str, ...], kind: str, example: str
+) -> Path:
     root = Path(folder if folder in folders else folders[0])
     name = filename.strip().replace("\\", "/")
-    if not name.rpartition("/")[2].removesuffix(".safetensors").strip(". ") or "\0" in name:
-        raise SaveError(f"`{filename}` is no file name; write one such as `merged_lora`.")
-    if not name.lower().endswith(".safetensors"):
-        name += ".safetensors"
+    stem = name.rpartition("/")[2]
+    for ending in endings:
+        stem = stem.removesuffix(ending)
+    if not stem.strip(". ") or "\0" in name:
+        raise SaveError(f"`{filename}` is no file name; write one such as `{example}`.")
+    if not name.lower().endswith(endings):
+        name += endings[0]
     path = root / name
     refuse_place(path)
     if not path.resolve().is_relative_to(root.resolve()):
         raise SaveError(
-            f"`{filename}` leads out of the LoRA folder `{root}`; write a name, with sub-folders at most."
+            f"`{filename}` leads out of the {kind} folder `{root}`; write a name, with sub-folders at most."
         )
     return path

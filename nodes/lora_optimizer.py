@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..autotuner.tuner_data import recipe_of_candidate
+from ..merging.settings import recipe_of
 from .merge_widgets import MERGE_STRATEGY_OVERRIDE, hold_structural, refusal, widgets, words
 from .optimizing import Optimized, optimize
-from .settings import is_lazy, is_on_gpu, recipe_of
-from .tuned import candidate, recipe_of_candidate, told
+from .settings import is_lazy, is_on_gpu
+from .tuned import followed, told
 from .types import CATEGORY, LORA_DATA, LORA_STACK, TUNER_DATA
 
 MANUAL, PASSED_ON, REPLAYED = "manual", "from_autotuner", "from_tuner_data"
@@ -79,6 +81,7 @@ class LoRAOptimizer:
         merge_refinement: str | None = None,
         patch_compression: str | None = None,
         strategy_set: str | None = None,
+        architecture_preset: str | None = None,
     ) -> str | bool:
         """Words of earlier versions are known, too."""
         return refusal(
@@ -87,6 +90,7 @@ class LoRAOptimizer:
                 "merge_refinement": merge_refinement,
                 "patch_compression": patch_compression,
                 "strategy_set": strategy_set,
+                "architecture_preset": architecture_preset,
             }
         )
 
@@ -103,11 +107,16 @@ class LoRAOptimizer:
         **settings: Any,
     ) -> Any:
         """Merge and apply; see `optimizing.optimize`."""
-        config = candidate(tuner_data) if settings_source != MANUAL else None
+        config = followed(tuner_data) if settings_source != MANUAL else None
         if config is not None and settings_source == PASSED_ON:
             report = f"Passed on: the AutoTuner has merged already, by {told(config)}"
             return _shown((model, clip, report, tuner_data, None), config)
-        recipe = recipe_of(settings) if config is None else recipe_of_candidate(settings | config)
+        recipe, asked = recipe_of(settings), None
+        if config is not None:
+            # How the result is kept is this node's own affair; all else is what was tuned.
+            tuned, asked = recipe_of_candidate(tuner_data)
+            recipe = replace(tuned, compress=recipe.compress)
+            asked = replace(asked, hold_structural=bool(hold_structural))
         done = optimize(
             model,
             clip,
@@ -115,6 +124,7 @@ class LoRAOptimizer:
             replace(recipe, hold_structural=bool(hold_structural)),
             output_strength,
             clip_strength_multiplier,
+            asked=asked,
             on_gpu=is_on_gpu(settings),
             is_lazy=is_lazy(settings),
         )

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import RecipeError
-from .lora_merge_settings import DEFAULTS
+from .lora_merge_settings import shared
 from .merge_widgets import MERGE_STRATEGY_OVERRIDE, refusal, widgets
 from .types import CATEGORY, MERGE_SETTINGS, OPTIMIZER_SETTINGS
 
@@ -70,9 +69,5 @@ class LoRAOptimizerSettings:
         Raises:
             RecipeError: `merge_settings` are none.
         """
-        if merge_settings is not None and not isinstance(merge_settings, Mapping):
-            raise RecipeError(
-                f"`merge_settings` is a {type(merge_settings).__name__}; connect LoRA Merge Settings, or nothing."
-            )
         override = {"merge_strategy_override": merge_strategy_override or ""}
-        return ({**DEFAULTS, **(merge_settings or {}), **settings, **override, "mode": "advanced"},)
+        return ({**shared(merge_settings), **settings, **override, "mode": "advanced"},)

@@ -1,14 +1,18 @@
-"""LoRA Optimizer: a stack in, a model out, with the defaults that need no tuning."""
+"""LoRA Optimizer: a stack in, a model out, with defaults that need no tuning, or tuned where that is asked."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..autotuner.tuner_data import recipe_of_candidate
 from ..merging.recipe import Recipe
+from ..merging.settings import recipe_of
+from .auto_tuning import auto_tune
 from .merge_widgets import hold_structural, widgets
 from .optimizing import optimize
-from .settings import is_lazy, is_on_gpu, recipe_of
-from .tuned import candidate, recipe_of_candidate
+from .settings import is_lazy, is_on_gpu
+from .tuned import followed
+from .tuner_settings import asked_of, holding
 from .types import CATEGORY, LORA_DATA, LORA_STACK, OPTIMIZER_SETTINGS, TUNER_DATA
 
 
@@ -28,7 +32,7 @@ class LoRAOptimizerSimple:
         "The model with the merged LoRAs.",
         "The CLIP with the merged LoRAs.",
         "What was merged, how, and what is left of each LoRA.",
-        "Empty: this node does not tune.",
+        "The tuning result, where LoRA AutoTuner Settings are connected; else empty.",
         "The merge, for Save Merged LoRA.",
     )
 
@@ -49,7 +53,7 @@ class LoRAOptimizerSimple:
                 ),
                 "settings": (
                     OPTIMIZER_SETTINGS,
-                    {"tooltip": "From LoRA Optimizer Settings: how to merge. Without them the defaults."},
+                    {"tooltip": "From LoRA Optimizer Settings, or, to tune, from LoRA AutoTuner Settings."},
                 ),
                 "hold_structural": hold_structural(),
             },
@@ -65,21 +69,24 @@ class LoRAOptimizerSimple:
         tuner_data: object | None = None,
         settings: Mapping[str, Any] | None = None,
         hold_structural: bool = True,
-    ) -> tuple[Any, Any, str, None, dict[str, Any] | None]:
-        """Merge and apply; see `optimizing.optimize`."""
-        config = candidate(tuner_data) if settings is None else None
-        if config is not None:
-            recipe = recipe_of_candidate(config)
-        else:
-            recipe = Recipe() if settings is None else recipe_of(settings)
-        recipe = replace(recipe, hold_structural=bool(hold_structural))
+    ) -> tuple[Any, Any, str, dict[str, Any] | None, dict[str, Any] | None]:
+        """Merge and apply, or tune; see `optimizing.optimize` and `auto_tuning.auto_tune`."""
+        strengths = output_strength, clip_strength_multiplier
+        holds = bool(hold_structural)
+        if isinstance(settings, Mapping) and settings.get("mode") == "autotuner":
+            tuned = auto_tune(model, clip, lora_stack, holding(asked_of(settings), holds), *strengths)
+            return tuned.model, tuned.clip, tuned.both, tuned.tuner_data, tuned.lora_data
+        recipe, asked = Recipe() if settings is None else recipe_of(settings), None
+        if settings is None and followed(tuner_data) is not None:
+            recipe, asked = recipe_of_candidate(tuner_data)
+            asked = replace(asked, hold_structural=holds)
         done = optimize(
             model,
             clip,
             lora_stack,
-            recipe,
-            output_strength,
-            clip_strength_multiplier,
+            replace(recipe, hold_structural=holds),
+            *strengths,
+            asked=asked,
             on_gpu=is_on_gpu(settings or {}),
             is_lazy=is_lazy(settings or {}),
         )

@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from .settings import known_words
+from ..autotuner.legacy_scores import SPECTRA
+from ..merging.settings import known_words
 from .widgets import Widget
+
+SCORING = ("own_foreign", "v2 (legacy)", "v1 (legacy)")
+NO_OTHERS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 MERGE_STRATEGY_OVERRIDE: Widget = (
     "STRING",
@@ -21,6 +25,11 @@ def words(options: Sequence[str], tooltip: str, default: str = "") -> Widget:
 def number(default: float, low: float, high: float, tooltip: str, step: float = 0.05) -> Widget:
     """A number in a range."""
     return "FLOAT", {"default": default, "min": low, "max": high, "step": step, "tooltip": tooltip}
+
+
+def count(default: int, low: int, high: int, tooltip: str) -> Widget:
+    """A whole number in a range."""
+    return "INT", {"default": default, "min": low, "max": high, "step": 1, "tooltip": tooltip}
 
 
 def hold_structural() -> Widget:
@@ -88,8 +97,8 @@ _WIDGETS: Mapping[str, Widget] = MappingProxyType(
             ("full", "no_slerp", "basic"), "Which methods may be chosen without being asked for."
         ),
         "architecture_preset": words(
-            ("auto", "sd_unet", "dit", "llm", "acestep"),
-            "What TIES' density is chosen for; acestep is kept for saved workflows, and is dit.",
+            ("auto", "sd_unet", "dit", "acestep_dit", "llm"),
+            "What TIES' density is chosen for; acestep_dit is kept for saved workflows, and is dit.",
         ),
         "decision_smoothing": number(
             0.25, 0.0, 1.0, "How far the choice for a weight goes by its block: 0 not at all."
@@ -117,6 +126,49 @@ _WIDGETS: Mapping[str, Widget] = MappingProxyType(
         "tame_threshold": number(
             0.3, 0.05, 2.0, "The size of a LoRA's change beside the model's weight from which TAME acts."
         ),
+        "top_n": count(
+            3, 1, 10, "How many candidates are merged and measured; the others are only predicted."
+        ),
+        "selection": count(1, 1, 10, "The rank that is applied: 1 is the best."),
+        "scoring_svd": words(
+            SPECTRA,
+            "For the legacy scores alone: which effective ranks they look at, of whole results (merge_quality), of"
+            " low-rank factors (lora_rank), or of both (full).",
+        ),
+        "scoring_device": words(
+            ("cpu", "gpu"), "Where element-wise work of the sweep and of its replays is done.", default="gpu"
+        ),
+        "scoring_speed": words(
+            ("full", "fast", "turbo", "turbo+"),
+            "Kept for saved workflows: every candidate is merged on every target, which is fast enough.",
+            default="turbo",
+        ),
+        "scoring_formula": words(
+            SCORING,
+            "What candidates are ranked by. own_foreign: how much of every LoRA is left, and how little else is there;"
+            " the legacy formulas rank by how even and how sparse a merge is, which tells little of its quality.",
+        ),
+        "diff_cache_mode": words(
+            ("disabled", "auto", "ram", "disk"),
+            "Where LoRAs that an element-wise method has multiplied out are kept for the next candidate. auto measures"
+            " whether that pays; the result is the same.",
+            default="auto",
+        ),
+        "diff_cache_ram_pct": number(0.5, 0.1, 0.9, "The share of free memory that this cache may take."),
+        "community_cache": words(
+            ("disabled", "upload_and_download"),
+            "Kept for saved workflows: it does nothing. Nothing is sent anywhere, and nothing fetched.",
+        ),
+        "memory_mode": words(
+            ("disabled", "auto", "auto_ignore_strength", "read_only", "clear_and_run"),
+            "What outlives ComfyUI: auto remembers the analysis, rankings and merges, and finds them again by content;"
+            " auto_ignore_strength takes a ranking of other strengths, too; clear_and_run tunes this stack anew.",
+            default="auto",
+        ),
+        "output_mode": words(
+            ("merge", "tuning_only"),
+            "merge applies the selected candidate; tuning_only hands model and CLIP on as they are.",
+        ),
     }
 )
 
@@ -126,17 +178,18 @@ def widgets(*names: str) -> dict[str, Widget]:
     return {name: _WIDGETS[name] for name in names}
 
 
-def refusal(given: Mapping[str, Any]) -> str | bool:
+def refusal(given: Mapping[str, Any], others: Mapping[str, Sequence[str]] = NO_OTHERS) -> str | bool:
     """What ComfyUI is told of words chosen in menus: a sentence where one was never offered, else True.
 
     ComfyUI asks us, and not its menus, since scripts and saved workflows use words of earlier versions.
 
     Args:
         given: by widget; None where a link brings the value, which cannot be known yet.
+        others: further words that are known, by widget.
     """
     for name, value in given.items():
         options = _WIDGETS[name][0]
-        known = {*options, *known_words(name)}
+        known = {*options, *known_words(name), *others.get(name, ())}
         if value is not None and value not in known:
             return f"`{name}` is {value!r:.60}; it must be one of {', '.join(options)}."
     return True

@@ -5,20 +5,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..api import Merged, merge
+from ..cache.store import Store
 from ..core.errors import StackError
 from ..core.log import log
+from ..core.numbers import finite
+from ..core.progress import Progress
 from ..core.tensorfile import open_tensors
 from ..lora import keys
-from ..lora.entries import Entry
+from ..lora.entries import Entry, Model
 from ..lora.file import LoraFile, lora_in_memory
 from ..lora.stack import Stack
 from ..lora.target import Target
 from ..merging.density import architecture_of
 from ..merging.recipe import Recipe
+from ..merging.settings import refinement_of
+from ..tuning import replay
 from . import bridge, session
-from .settings import refinement_of
-from .stack_entries import StackEntry, finite, merge_formula, read_stack
+from .stack_entries import StackEntry, merge_formula, read_stack
 from .types import STRENGTH_LIMIT
 
 MERGED = "lora_alloy.merged"
@@ -36,6 +42,45 @@ class Optimized:
     lora_data: dict[str, Any] | None
 
 
+@dataclass(frozen=True)
+class Ready:
+    """A stack that has been read, with what ComfyUI knows of the models; no entries where there is nothing to merge.
+
+    Attributes:
+        read: as the stack gave them.
+        entries: with their files, in the same order.
+        formula: what is merged first; empty for none.
+        notes: what the user should know.
+        known: what is known of MODEL and CLIP; None without entries.
+    """
+
+    read: tuple[StackEntry, ...]
+    entries: tuple[Entry, ...]
+    formula: str
+    notes: tuple[str, ...]
+    known: Model | None
+
+    @property
+    def idle(self) -> str:
+        """What is reported where there is nothing to merge."""
+        line = "The stack is empty or all its strengths are 0: model and CLIP are unchanged."
+        return "\n".join([line, *self.notes])
+
+
+def ready(model: Any, clip: Any | None, lora_stack: object) -> Ready:
+    """Read a stack of any pack.
+
+    Raises:
+        AlloyError: a file or an entry cannot be read.
+    """
+    read, notes = read_stack(lora_stack)
+    if not read:
+        return Ready((), (), "", tuple(notes), None)
+    known = bridge.read_model(model, clip)
+    formula = merge_formula(lora_stack, read)
+    return Ready(tuple(read), tuple(_entry(entry) for entry in read), formula, tuple(notes), known)
+
+
 def optimize(
     model: Any,
     clip: Any | None,
@@ -44,6 +89,7 @@ def optimize(
     output_strength: float,
     clip_strength_multiplier: float,
     *,
+    asked: Recipe | None = None,
     on_gpu: bool = True,
     is_lazy: bool = False,
 ) -> Optimized:
@@ -56,32 +102,53 @@ def optimize(
         recipe: how to merge.
         output_strength: at which the result is applied; negative for what the merge suggests.
         clip_strength_multiplier: a further factor on the text encoders, for every entry alike.
+        asked: the recipe that was tuned, where `recipe` is a candidate of a tuning.
         on_gpu: do element-wise work on ComfyUI's device.
         is_lazy: do not keep results of full rank; they are made anew when ComfyUI loads the weight.
 
     Raises:
         AlloyError: a file, an entry or the stack as a whole cannot be merged.
     """
-    output_strength = _within(output_strength, -1.0, "output_strength")
-    clip_strength_multiplier = _within(clip_strength_multiplier, 0.0, "clip_strength_multiplier")
-    read, notes = read_stack(lora_stack)
-    if not read:
-        line = "The stack is empty or all its strengths are 0: model and CLIP are unchanged."
-        return Optimized(model, clip, "\n".join([line, *notes]), None)
-    known = bridge.read_model(model, clip)
-    if formula := merge_formula(lora_stack, read):
-        recipe = replace(recipe, formula=formula)
-    entries = [_entry(entry) for entry in read]
-    device = bridge.work_device(on_gpu)
-    merged = merge(
-        entries,
-        recipe,
-        model=known,
-        progress=bridge.progress_bar(3),
-        device=device,
-        make_room=bridge.make_room(device),
-        is_lazy=is_lazy,
-    )
+    strengths = checked_strengths(output_strength, clip_strength_multiplier)
+    stack = ready(model, clip, lora_stack)
+    if not stack.entries:
+        return Optimized(model, clip, stack.idle, None)
+    progress, device = bridge.progress_bar(3), bridge.work_device(on_gpu)
+    return applied(model, clip, stack, merged(stack, recipe, asked, progress, device, is_lazy), *strengths)
+
+
+def merged(
+    stack: Ready,
+    recipe: Recipe,
+    asked: Recipe | None,
+    progress: Progress,
+    device: torch.device,
+    is_lazy: bool = False,
+    memory: Store | None = None,
+) -> Merged:
+    """A stack that was read, merged; its own formula counts, whatever a recipe says."""
+    recipe = replace(recipe, formula=stack.formula)
+    given: dict[str, Any] = {
+        "model": stack.known,
+        "progress": progress,
+        "device": device,
+        "is_lazy": is_lazy,
+        "make_room": bridge.make_room(device),
+    }
+    if asked is None or not stack.formula:  # without one, a replay is a merge
+        return merge(list(stack.entries), recipe, memory=memory, **given)
+    return replay(list(stack.entries), recipe, replace(asked, formula=stack.formula), **given)
+
+
+def applied(
+    model: Any,
+    clip: Any | None,
+    stack: Ready,
+    merged: Merged,
+    output_strength: float,
+    clip_strength_multiplier: float,
+) -> Optimized:
+    """A merge, applied to clones and reported."""
     strength = merged.report.suggested_strength if output_strength < 0 else output_strength
     clip_strength = strength * clip_strength_multiplier
     patches = [patch for patch in merged.patches if not patch.target.is_clip]
@@ -92,10 +159,22 @@ def optimize(
     if clip is not None and clip_patches:
         new_clip, lost_clip = bridge.patched(clip, data["clip_patches"], clip_strength)
         lost += lost_clip
-    notes += shortfall(lost, len(merged))
+    notes = [*stack.notes, *shortfall(lost, len(merged))]
     report = _told(merged, notes, strength, clip_strength, output_strength < 0)
-    log.info("merged %d LoRAs into %d targets", len(entries), len(merged))
+    log.info("merged %d LoRAs into %d targets", len(stack.entries), len(merged))
     return Optimized(new_model, new_clip, report, data)
+
+
+def checked_strengths(output_strength: object, clip_strength_multiplier: object) -> tuple[float, float]:
+    """The numbers of two widgets, which links bring unchecked.
+
+    Raises:
+        StackError: one is none, or out of its range.
+    """
+    return (
+        _within(output_strength, -1.0, "output_strength"),
+        _within(clip_strength_multiplier, 0.0, "clip_strength_multiplier"),
+    )
 
 
 def _within(value: object, low: float, name: str) -> float:

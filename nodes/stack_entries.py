@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, isfinite
 from typing import Any
 
 from torch import Tensor
 
 from ..core.errors import StackError
+from ..core.numbers import finite
 from ..merging.formula import parse, renumbered
 from .types import CONFLICT_MODES, KEY_FILTERS, STRENGTH_LIMIT
 
@@ -204,25 +204,6 @@ def _entry(given: Mapping[str, Any], label: str, notes: list[str]) -> StackEntry
         given.get("tensors"),
         {str(key): str(text) for key, text in metadata.items()} if isinstance(metadata, Mapping) else {},
     )
-
-
-def finite(value: Any, what: str) -> float:
-    """`value` as a finite number; `what` begins the sentence that says it is none.
-
-    Raises:
-        StackError: it is none.
-    """
-    if isinstance(value, bool):
-        raise StackError(f"{what} is {value}, not a number.")
-    try:
-        number = float(value)
-    except (TypeError, ValueError, RuntimeError):  # RuntimeError is a tensor's, of several numbers
-        raise StackError(f"{what} is {value!r:.{SHOWN}}, not a number.") from None
-    except OverflowError:
-        number = inf
-    if not isfinite(number):
-        raise StackError(f"{what} is {number}; it must be a finite number.")
-    return number
 
 
 def _word(value: object, known: Sequence[str], what: str, notes: list[str]) -> str:

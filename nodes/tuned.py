@@ -1,44 +1,19 @@
-"""TUNER_DATA: what a tuning found, and the recipe of one of its candidates (`spec/nodes.md` §2.3)."""
+"""TUNER_DATA as the optimizers follow it: its first candidate (`spec/nodes.md` §1.4, §1.5)."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.errors import RecipeError
-from ..merging.recipe import Recipe
-from .settings import recipe_of
-
-# What stands at the top level and belongs to every candidate.
-_SHARED = ("auto_strength_floor", "architecture_preset", "decision_smoothing")
+from ..autotuner.tuner_data import candidates_of, config_of_rank
 
 
-def candidate(tuner_data: object, rank: int = 1) -> dict[str, Any] | None:
-    """The configuration of a rank, with what all candidates share; None if nothing was tuned.
+def followed(tuner_data: object) -> dict[str, Any] | None:
+    """The first configuration, with what all candidates share; None if nothing was tuned.
 
     Raises:
-        RecipeError: there is no such rank, or it holds no configuration.
+        RecipeError: it holds no configuration.
     """
-    if not isinstance(tuner_data, Mapping) or not tuner_data.get("top_n"):
-        return None
-    ranked = tuner_data["top_n"]
-    if not isinstance(ranked, list) or not 1 <= rank <= len(ranked):
-        raise RecipeError(f"The tuning result has no rank {rank}; choose one of its {len(ranked)}.")
-    config = ranked[rank - 1].get("config") if isinstance(ranked[rank - 1], Mapping) else None
-    if not isinstance(config, Mapping):
-        raise RecipeError(f"Rank {rank} of the tuning result holds no configuration; tune again.")
-    shared = {name: tuner_data[name] for name in _SHARED if name in tuner_data}
-    return {**shared, **config}
-
-
-def recipe_of_candidate(config: Mapping[str, Any]) -> Recipe:
-    """The recipe of a candidate: its merge mode counts only where it is for all targets.
-
-    Raises:
-        RecipeError: it asks for something unknown.
-    """
-    if config.get("optimization_mode") == "global" and config.get("merge_mode"):
-        return recipe_of({**config, "merge_strategy_override": config["merge_mode"]})
-    return recipe_of(config)
+    return config_of_rank(tuner_data) if candidates_of(tuner_data) else None
 
 
 def told(config: Mapping[str, Any]) -> str:

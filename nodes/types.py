@@ -7,6 +7,7 @@ LORA_DATA = "LORA_DATA"
 TUNER_DATA = "TUNER_DATA"
 MERGE_SETTINGS = "MERGE_SETTINGS"
 OPTIMIZER_SETTINGS = "OPTIMIZER_SETTINGS"
+EVALUATOR = "AUTOTUNER_EVALUATOR"
 
 CONFLICT_MODES = ("all", "low_conflict", "high_conflict")
 KEY_FILTERS = ("all", "shared_only", "unique_only", "audio_only", "no_audio")

@@ -4,6 +4,7 @@ import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
 import { fetchBaseModels, filterByModel, isCompanion } from "./lib/base_models.js";
 import { labelOf, optionOf, showFileNames, textOf } from "./lib/lora_names.js";
+import { addMenuTheOldWay, asOneStep, menuOf } from "./lib/menu.js";
 import { migrateDynamicStack, SLOT_COUNT } from "./lib/stack_layouts.js";
 import { getSlot, isVisible, moveSlotUp, readView, removeSlot, slotOf } from "./lib/stack_slots.js";
 import { findWidget, fitHeight, migrateOnLoad, setHidden, watchValue } from "./lib/widgets.js";
@@ -41,16 +42,14 @@ app.registerExtension({
         if (state) afterLoading(this, state);
       }
     };
-    if (!app.collectNodeMenuItems) addMenuTheOldWay(nodeType);
+    addMenuTheOldWay(app, nodeType, menuItems);
   },
 
   nodeCreated(node) {
     if (node.comfyClass === NODE) setUp(node);
   },
 
-  getNodeMenuItems(node) {
-    return node.comfyClass === NODE ? menuItems(node) : [];
-  },
+  ...menuOf(NODE, menuItems),
 
   refreshComboInNodes(definitions) {
     const { required, optional } = definitions?.[NODE]?.input ?? {};
@@ -167,26 +166,23 @@ function submenu(content, options) {
 }
 
 function removal(node, number, verb) {
-  const callback = () => asOneStep(node, () => removeSlot(node, number, states.get(node).empty));
+  const callback = () => changed(node, () => removeSlot(node, number, states.get(node).empty));
   return { content: `${verb}${describe(node, number)}`, callback };
 }
 
 function moveUp(node, number, verb) {
-  const callback = () => asOneStep(node, () => moveSlotUp(node, number));
+  const callback = () => changed(node, () => moveSlotUp(node, number));
   return { content: `${verb}${describe(node, number)}`, callback };
+}
+
+function changed(node, change) {
+  asOneStep(app, change);
+  node.setDirtyCanvas?.(true, true);
 }
 
 function describe(node, number) {
   const { lora_name: option, lora_name_text: text } = getSlot(node, number);
   return `#${number}: ${readView(node).input === "text" ? text : labelOf(option, states.get(node).menu)}`;
-}
-
-/** One step for undo. */
-function asOneStep(node, change) {
-  app.canvas?.emitBeforeChange?.();
-  change();
-  app.canvas?.emitAfterChange?.();
-  node.setDirtyCanvas?.(true, true);
 }
 
 /** The number of the slot that was clicked last, if that was the last click at all; 0 otherwise. */
@@ -196,13 +192,4 @@ function slotAtPointer(node) {
   if (pressed !== app.canvas?.canvas || !node.getWidgetOnPos) return 0;
   const widget = node.getWidgetOnPos(...app.canvas.graph_mouse, true);
   return (widget && slotOf(widget.name)?.number) || 0;
-}
-
-function addMenuTheOldWay(nodeType) {
-  const { getExtraMenuOptions } = nodeType.prototype;
-  nodeType.prototype.getExtraMenuOptions = function (canvas, options) {
-    const result = getExtraMenuOptions?.call(this, canvas, options);
-    options.push(...menuItems(this));
-    return result;
-  };
 }

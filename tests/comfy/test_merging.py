@@ -196,7 +196,7 @@ def test_settings_over_their_nodes_are_the_same_as_on_the_legacy_node(
     direct = weights_of(comfy_server, flow, done, "merging-direct")
 
     flow = Workflow()
-    shared = {"normalize_keys": "enabled", "architecture_preset": "acestep", "auto_strength_floor": -1.0}
+    shared = {"normalize_keys": "enabled", "architecture_preset": "acestep_dit", "auto_strength_floor": -1.0}
     shared |= {"decision_smoothing": 0.5, "smooth_slerp_gate": False, "vram_budget": 0.0}
     merge_settings = flow.add("LoRAMergeSettings", **shared, cache_patches="enabled")
     rest = {"merge_refinement": "standard", "sparsification": "disabled", "sparsification_density": 0.7}

@@ -11,7 +11,10 @@ from lora_alloy.nodes import NODE_CLASS_MAPPINGS
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "example_workflows"
 EXAMPLES = sorted(FOLDER.glob("*.json"))
-SOCKETS = {"MODEL", "CLIP", "LORA_STACK", "LORA_DATA", "TUNER_DATA", "OPTIMIZER_SETTINGS"}
+SOCKETS = {
+    *("MODEL", "CLIP", "LORA_STACK", "LORA_DATA", "TUNER_DATA", "OPTIMIZER_SETTINGS"),
+    *("MERGE_SETTINGS", "AUTOTUNER_EVALUATOR"),
+}
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import torch
 
 from lora_alloy.core.errors import AlloyError, FileError, RecipeError, SaveError, StackError
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy.merging.settings import recipe_of
 from lora_alloy.nodes import bridge, optimizing, session
 from lora_alloy.nodes.optimizing import optimize
 from lora_alloy.nodes.save_merged_lora import SaveMergedLoRA
-from lora_alloy.nodes.settings import recipe_of
 from lora_alloy.nodes.stack_entries import read_stack
 
 MANY = {"tensor": torch.zeros(2), "array": np.zeros(2)}

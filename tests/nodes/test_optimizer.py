@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
+from lora_alloy.autotuner.tuner_data import recipe_of_candidate
 from lora_alloy.core.errors import AlloyError, RecipeError, SaveError, StackError
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy.merging.settings import recipe_of
 from lora_alloy.nodes import bridge
 from lora_alloy.nodes.lora_optimizer import LoRAOptimizer
 from lora_alloy.nodes.lora_optimizer_simple import LoRAOptimizerSimple
 from lora_alloy.nodes.optimizing import key_map, optimize, shortfall
 from lora_alloy.nodes.save_merged_lora import SaveMergedLoRA
-from lora_alloy.nodes.settings import recipe_of
-from lora_alloy.nodes.tuned import candidate, recipe_of_candidate
+from lora_alloy.nodes.tuned import followed
 from lora_alloy_testing.builders import stack_of
 from lora_alloy_testing.flux import HIDDEN, flux_lora, split
 
@@ -103,7 +104,7 @@ def test_settings_that_this_version_knows_become_a_recipe(changed: dict[str, Any
         {"strategy_set": "all"},
         {"merge_strategy_override": "teis"},
         {"optimization_mode": "both"},
-        {"mode": "autotuner"},
+        {"mode": "automatic"},
     ],
     ids=str,
 )
@@ -171,9 +172,10 @@ def test_a_candidate_of_a_tuning_result_is_the_recipe_it_was_ranked_by() -> None
         "optimization_mode": "global",
         "strategy_set": "full",
     }
-    found = candidate({"top_n": [{"config": config}], "auto_strength_floor": -1.0, "decision_smoothing": 0.5})
-    assert found is not None
-    assert recipe_of_candidate(found) == Recipe(
+    data = {"top_n": [{"config": config}], "auto_strength_floor": -1.0, "decision_smoothing": 0.5}
+    found = followed(data)
+    assert found is not None and found["decision_smoothing"] == 0.5
+    expected = Recipe(
         method="ties",
         scope="global",
         sparsify="dare",
@@ -182,7 +184,8 @@ def test_a_candidate_of_a_tuning_result_is_the_recipe_it_was_ranked_by() -> None
         auto_strength=False,
         smoothing=0.5,
     )
-    assert candidate(None) is None and candidate({"top_n": []}) is None
+    assert recipe_of_candidate(data) == (expected, expected)
+    assert followed(None) is None and followed({"top_n": []}) is None
 
 
 @pytest.mark.parametrize(

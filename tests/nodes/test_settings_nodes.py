@@ -6,10 +6,11 @@ import pytest
 
 from lora_alloy.core.errors import RecipeError, StackError
 from lora_alloy.merging.recipe import Recipe
+from lora_alloy.merging.settings import recipe_of
 from lora_alloy.nodes.lora_merge_settings import LoRAMergeSettings
 from lora_alloy.nodes.lora_optimizer import LoRAOptimizer
 from lora_alloy.nodes.lora_optimizer_settings import LoRAOptimizerSettings
-from lora_alloy.nodes.settings import is_lazy, is_on_gpu, recipe_of
+from lora_alloy.nodes.settings import is_lazy, is_on_gpu
 
 
 def defaults(node: type[Any]) -> dict[str, Any]:

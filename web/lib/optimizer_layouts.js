@@ -6,6 +6,8 @@
  * today's arrays come back as they are, unknown ones too.
  */
 
+import { fits, migrated, settled } from "./layouts.js";
+
 const OPTIMIZER_DEFAULTS = {
   output_strength: 1,
   clip_strength_multiplier: 1,
@@ -87,10 +89,8 @@ const SETTINGS_FIELDS = Object.keys(SETTINGS_DEFAULTS);
  * @returns {unknown[]} `values` itself where today's widgets can take them as they are, or where we know them not
  */
 export function migrateOptimizer(values) {
-  const fields = OPTIMIZER_LAYOUTS.find((layout) => fits(values, layout, OPTIMIZER_DEFAULTS));
-  if (!fields) return values;
-  const stored = new Map(fields.map((field, at) => [field, renamed(field, values[at])]));
-  return settled(values, TODAY.map((field) => stored.get(field) ?? OPTIMIZER_DEFAULTS[field]));
+  const wasRank = (field, value) => field === "patch_compression" && typeof value === "number";
+  return migrated(values, OPTIMIZER_LAYOUTS, OPTIMIZER_DEFAULTS, renamed, wasRank);
 }
 
 /**
@@ -132,18 +132,7 @@ function parsed(text) {
   }
 }
 
-/** Whether each value has the type of its field's default; null stands for any. */
-function fits(values, fields, defaults) {
-  const isOne = (value, field) =>
-    value == null || typeof value === typeof defaults[field] || (field === "patch_compression" && typeof value === "number");
-  return values.length === fields.length && values.every((value, at) => isOne(value, fields[at]));
-}
-
 function renamed(field, value) {
   if (field === "patch_compression" && typeof value === "number") return "smart"; // once a rank
   return RENAMED[field]?.[value] ?? value;
-}
-
-function settled(values, made) {
-  return values.length === made.length && values.every((value, at) => value === made[at]) ? values : made;
 }
