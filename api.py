@@ -202,8 +202,6 @@ def rewrite(
     tolerance: float = 0.0,
     dtype: str = "auto",
     model: Model | None = None,
-    partial: bool = False,
-    honour_metadata: bool = False,
     progress: Progress = silent,
 ) -> "Merged":
     """One LoRA as it is, ready to be saved in another naming, rank, size or dtype.
@@ -214,8 +212,6 @@ def rewrite(
         tolerance: the relative error a smaller rank may cost.
         dtype: of the result; `auto` is the file's own.
         model: what a host knows of the base model.
-        partial: go on without modules that are not read.
-        honour_metadata: take scales from the header, or from beside the file, where it stores no alpha.
         progress: told after every target.
 
     Raises:
@@ -223,8 +219,7 @@ def rewrite(
         StackError: part of it cannot be read.
         RecipeError: rank, tolerance or dtype is not allowed.
     """
-    plain = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
-    recipe = replace(plain, partial=partial, honour_metadata=honour_metadata)
+    recipe = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
     return merge([Entry(open_lora(path))], recipe, model=model, progress=progress)
 
 

@@ -2,11 +2,13 @@
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from ..api import Merged, rewrite, saved_path
+from ..api import Merged, merge, saved_path
 from ..core.errors import RecipeError, SaveError
 from ..lora.factors import LowRank
+from ..merging.presets import PRESETS
 from ..merging.saving import Proof
 from .console import Console
 from .described import size
@@ -56,16 +58,15 @@ def rewritten(options: argparse.Namespace, console: Console, dtype: str = "auto"
         StackError: part of it cannot be read.
         RecipeError: rank, tolerance or dtype is not allowed.
     """
-    return rewrite(
-        options.file,
+    recipe = replace(
+        PRESETS["plain"],
         rank=options.rank or 0,
         tolerance=options.tolerance or 0.0,
         dtype=dtype,
-        model=read_base(options),
         partial=options.partial,
         honour_metadata=options.honour_metadata,
-        progress=console.progress,
     )
+    return merge([options.file], recipe, model=read_base(options), progress=console.progress)
 
 
 def kept_header(merged: Merged) -> dict[str, str]:

@@ -41,7 +41,7 @@ SAYS = {
     "up_alone": "has the up factor but not the down factor",
     "checkpoint": "is a whole model",
     "no_tensors": "holds no tensors",
-    "other_tensors": "has no LoRA factors",
+    "other_tensors": "is an embedding",
     "nan": "NaN or infinite",
     "infinite": "NaN or infinite",
     "nan_alpha": "is nan",
