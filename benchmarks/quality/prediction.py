@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from merges import recipes
+from merges import DEFAULT, recipes
 from rows import Row, judged
 from run import HOME
 from tables import Results, interval
@@ -96,14 +96,22 @@ def main() -> None:
     )
     parser.add_argument("--zoo", nargs="+", choices=list(RATES), default=list(RATES))
     parser.add_argument("--models", type=Path, default=HOME)
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="recipes whose name begins so, and the default"
+    )
     parser.add_argument("--cache", type=Path, default=HOME / "judged.jsonl", help="what was judged before")
     parser.add_argument("--out", type=Path, help="the Markdown file")
     asked = parser.parse_args()
     train_missing(asked.models, asked.zoo)
+    chosen = {
+        name: recipe
+        for name, recipe in recipes().items()
+        if name == DEFAULT or asked.only is None or name.startswith(tuple(asked.only))
+    }
     parts = []
     for zoo in asked.zoo:
         print(f"judging the {zoo} zoo", file=sys.stderr, flush=True)
-        parts.append(report(asked.models, zoo, judged(asked.models, zoo, recipes(), asked.cache)))
+        parts.append(report(asked.models, zoo, judged(asked.models, zoo, chosen, asked.cache)))
     text = "\n".join(parts)
     print(text)
     if asked.out:
