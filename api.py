@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import torch
@@ -15,6 +16,7 @@ from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError
 from .core.progress import Progress, silent
 from .core.threads import one_thread
+from .core.usage import peak_bytes
 from .lora import keys
 from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
@@ -35,7 +37,7 @@ from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan, sources_of
 from .merging.provenance import as_decided
 from .merging.recipe import Recipe
-from .merging.report import Report, make_report
+from .merging.report import Cost, Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
 
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
@@ -141,16 +143,21 @@ def merge(
         StackError: the entries do not fit together.
         RecipeError: the plan is for another stack.
     """
+    started, peak = perf_counter(), peak_bytes()
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
     plans = recipe.inner if isinstance(recipe, Plan) else {}
     built, told = _resolved(stack, asked, model, plans, progress, device)
     measured = measure(built, progress=progress)
+    known = perf_counter()
     if isinstance(recipe, Plan):
         decided = recipe
     else:
         decided = replace(make_plan(built, asked, measured, progress), **told)
+    planned = perf_counter()
     patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
-    return Merged(built, decided, measured, patches)
+    held = peak_bytes()
+    cost = Cost(known - started, planned - known, perf_counter() - planned, held, held - peak)
+    return Merged(built, decided, measured, patches, cost)
 
 
 def rewrite(
@@ -189,15 +196,22 @@ class Merged:
         plan: how.
         measured: what the plan was made from.
         patches: one per target.
+        cost: what it took.
     """
 
     def __init__(
-        self, stack: Stack, plan: Plan, measured: Sequence[Measured], patches: tuple[Patch, ...]
+        self,
+        stack: Stack,
+        plan: Plan,
+        measured: Sequence[Measured],
+        patches: tuple[Patch, ...],
+        cost: Cost | None = None,
     ) -> None:
         self.stack = stack
         self.plan = plan
         self.measured = measured
         self.patches = patches
+        self.cost = cost
 
     def __iter__(self) -> Iterator[Patch]:
         return iter(self.patches)
@@ -208,7 +222,7 @@ class Merged:
     @cached_property
     def report(self) -> Report:
         """What was done, to which targets, and how much of each LoRA is left."""
-        return make_report(self.stack, self.plan, self.measured, self.patches)
+        return make_report(self.stack, self.plan, self.measured, self.patches, self.cost)
 
     def save(
         self,

@@ -2,18 +2,32 @@
 
 import argparse
 import json
+from collections.abc import Callable
 from inspect import cleandoc
 from types import ModuleType
+from typing import TypeAlias
 
 from ..core.params import Param, explained, settable
+from ..enhance import ENHANCERS, star, tame
 from ..merging.methods import METHODS, verb
 from ..merging.presets import PRESETS
-from ..merging.recipe import AUTO, Recipe
+from ..merging.recipe import AUTO, REFINEMENTS, Recipe
+from ..sparsify import SPARSIFIERS
 from .console import Console
 from .options import refuse_outputs
 from .output import json_path, write_json
 
 EXAMPLE = Recipe(method="karcher", auto_strength=False, global_scale="mean", tolerance=0.01)
+AUTOMATIC = (
+    "Adds the LoRAs up at their mean norm, loud ones turned down for quiet ones; TIES where they are opposed. What else"
+    " it may choose, `strategy_set` says."
+)
+COLUMN_WISE = "Column-wise conflict resolution: a row elects one sign, and a LoRA takes part in all of it or nothing."
+# Which of the recipe's fields the parameters of a function are, where the names differ.
+FIELDS = {"eta": "star_eta", "layers": "tame", "threshold": "tame_threshold"}
+RECIPES_OWN = frozenset(("unit", "restored"))  # parameters that no recipe sets
+
+Listed: TypeAlias = tuple[str, list[Param]]  # what it is, and what a recipe may set of it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,18 +35,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """List methods, presets, and the fields of a recipe.
+    """List methods, sparsifiers, enhancers, presets, and the fields of a recipe.
 
     Raises:
         SaveError: the JSON cannot be written.
     """
     refuse_outputs(json_path(options.json), [], is_forced=options.force)
     console.say("Merge methods (--method)")
-    console.say(f"  {AUTO:<17} Chosen for every target: slerp for two LoRAs, karcher from three on.")
-    for name, module in METHODS.items():
-        console.say(f"  {name:<17} {_summary(module)}")
-        for param in _params(module):
-            console.say(f"    {_described(param)}")
+    console.say(f"  {AUTO:<17} {AUTOMATIC}")
+    for name, listed in _methods().items():
+        _say(name, listed, console)
+    console.say("\nSparsifiers (--sparsify)")
+    for name, module in SPARSIFIERS.items():
+        _say(name, (_summary(module), _params(module.sparsify)), console)
+    console.say("\nEnhancers (--enhance, a list with commas)")
+    for name, listed in _enhancers().items():
+        _say(name, listed, console)
+    for name, members in REFINEMENTS.items():
+        if members:
+            console.say(f"  {name:<17} {', '.join(members)}")
+    console.say("\nCleaning of each LoRA by itself")
+    for name, listed in _cleaning().items():
+        _say(name, listed, console)
     console.say("\nPresets (--preset)")
     for name, recipe in PRESETS.items():
         changed = ", ".join(f"{field} = {value}" for field, value in _changed(recipe).items())
@@ -52,8 +76,42 @@ def _summary(module: ModuleType) -> str:
     return cleandoc(module.__doc__ or "").split("\n\n")[0].replace("\n", " ")
 
 
-def _params(module: ModuleType) -> list[Param]:
-    return list(settable(verb(module)).values())
+def _say(name: str, listed: Listed, console: Console) -> None:
+    summary, params = listed
+    console.say(f"  {name:<17} {summary}")
+    for param in params:
+        console.say(f"    {_described(param)}")
+
+
+def _methods() -> dict[str, Listed]:
+    found: dict[str, Listed] = {}
+    for name, module in METHODS.items():
+        # A trim is part of TIES, unless another sparsifier takes its place.
+        trim = _params(SPARSIFIERS[module.SPARSIFIER].sparsify) if hasattr(module, "SPARSIFIER") else []
+        found[name] = (_summary(module), [*trim, *_params(verb(module))])
+    return found
+
+
+def _enhancers() -> dict[str, Listed]:
+    verbs = {"orthogonalise": "matrix", "tall_masks": "enhance", "knots": "shared"}
+    found = {
+        name: (_summary(ENHANCERS[name]), _params(getattr(ENHANCERS[name], verbs[name]))) for name in verbs
+    }
+    return found | {"column_wise": (COLUMN_WISE, [])}
+
+
+def _cleaning() -> dict[str, Listed]:
+    return {
+        "star": (_summary(star), _params(star.cleaned)),
+        "tame": (_summary(tame), _params(tame.factor)),
+    }
+
+
+def _params(function: Callable[..., object]) -> list[Param]:
+    """What a recipe sets of a function, under the recipe's names, with the recipe's defaults."""
+    recipe = settable(Recipe)
+    names = [FIELDS.get(name, name) for name in settable(function) if name not in RECIPES_OWN]
+    return [recipe[name] for name in names]
 
 
 def _described(param: Param) -> str:
@@ -72,13 +130,15 @@ def _changed(recipe: Recipe) -> dict[str, object]:
 
 def _as_json() -> dict[str, object]:
     return {
-        "methods": {
-            name: {
-                "summary": _summary(module),
-                "parameters": [_param_json(param) for param in _params(module)],
-            }
-            for name, module in METHODS.items()
+        "auto": AUTOMATIC,
+        "methods": {name: _listed_json(listed) for name, listed in _methods().items()},
+        "sparsifiers": {
+            name: _listed_json((_summary(module), _params(module.sparsify)))
+            for name, module in SPARSIFIERS.items()
         },
+        "enhancers": {name: _listed_json(listed) for name, listed in _enhancers().items()},
+        "refinements": {name: list(members) for name, members in REFINEMENTS.items()},
+        "cleaning": {name: _listed_json(listed) for name, listed in _cleaning().items()},
         "presets": {name: recipe.to_json() for name, recipe in PRESETS.items()},
         "recipe": [
             _param_json(param) | {"help": explained(Recipe)[param.name]}
@@ -86,6 +146,11 @@ def _as_json() -> dict[str, object]:
         ],
         "example": EXAMPLE.to_json(),
     }
+
+
+def _listed_json(listed: Listed) -> dict[str, object]:
+    summary, params = listed
+    return {"summary": summary, "parameters": [_param_json(param) for param in params]}
 
 
 def _param_json(param: Param) -> dict[str, object]:

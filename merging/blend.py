@@ -19,6 +19,8 @@ from .recipe import Recipe
 from .selection import Relation, choose, taking_part
 from .work import ALL, COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL, Setting, Work
 
+NOTHING = "nothing to blend here"
+
 
 def mean_strength(strengths: Tensor) -> float:
     """`S(w) = Σw² / Σ|w|`: 1 for strengths of ±1, `|w|` for one LoRA, and twice for twice the strengths."""
@@ -35,6 +37,7 @@ class Blend:
         is_preserved: `(n,)`.
         method: the method's name.
         reason: why this one.
+        rule: what chose it, without what it went by.
         norm: of the blend, without what is preserved; from a sample, if there is element-wise work.
         work: the element-wise work, or None where the blend is a combination.
         has_cancelled: the LoRAs all but cancel each other, and the method took their average.
@@ -44,6 +47,7 @@ class Blend:
     is_preserved: Tensor
     method: str
     reason: str
+    rule: str
     norm: float
     work: Work | None = None
     has_cancelled: bool = False
@@ -69,15 +73,16 @@ def blend_group(
     """
     strengths = strengths_on(stack, one)
     is_preserved = torch.tensor([stack.entries[index].preserve for index in one.entries])
-    blend = Blend(torch.where(is_preserved, strengths, 0.0), is_preserved, "weighted_sum", "", 0.0)
+    blend = Blend(torch.where(is_preserved, strengths, 0.0), is_preserved, "weighted_sum", "", "", 0.0)
     places = taking_part(stack, one)
     if len(places) == 0:
-        return replace(blend, reason="nothing to blend here")
-    method, reason = choose(recipe, related)
+        return replace(blend, reason=NOTHING, rule=NOTHING)
+    chosen_by = choose(recipe, related)
+    method, reason = chosen_by.method, chosen_by.reason
     module = METHODS[method]
     shares = strengths.new_tensor([factors[one.entries[index]] for index in places.tolist()])
     weights = tamed(stack, recipe, group, one.gram.diagonal()[places], strengths[places]) * shares
-    blend = replace(blend, method=method, reason=reason)
+    blend = replace(blend, method=method, reason=reason, rule=chosen_by.rule)
     modes = [stack.entries[one.entries[index]].conflict_mode for index in places.tolist()]
     is_masked = any(mode != ALL for mode in modes)
     if len(places) > 1 and (not is_linear(module) or recipe.sparsifier or is_masked):
