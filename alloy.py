@@ -375,7 +375,8 @@ def run(command: str, rest: list[str]) -> int:
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != ROOT]
     if command == "test":
         os.chdir(ROOT)
-        return int(importlib.import_module("pytest").main(rest))
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        return int(importlib.import_module("pytest").main(rest or ["-n", "auto"]))
     spec = importlib.util.spec_from_file_location("lora_alloy", ROOT / "__init__.py")
     assert spec and spec.loader
     sys.modules["lora_alloy"] = importlib.util.module_from_spec(spec)

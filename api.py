@@ -14,7 +14,7 @@ from .analysis.measure import measure
 from .analysis.similarity import Measured
 from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError
-from .core.progress import Progress, silent
+from .core.progress import Progress, silent, told
 from .core.threads import one_thread
 from .core.usage import peak_bytes
 from .lora import keys
@@ -28,6 +28,7 @@ from .lora.looking import estimate as estimate
 from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.cleaning import cleaner
+from .merging.deferred import kept
 from .merging.engine import execute
 from .merging.fit import HEADER_BYTES, fitted
 from .merging.holding import held_out
@@ -234,6 +235,7 @@ class Merged:
         rank: int = 0,
         size_bytes: int = 0,
         notes: dict[str, str] | None = None,
+        progress: Progress = silent,
     ) -> Proof:
         """Write the merged LoRA and prove that the file equals the merge.
 
@@ -245,6 +247,8 @@ class Merged:
             rank: at most this rank for every target, 0 for the merge's own.
             size_bytes: at most this size of the file, 0 for what it takes; the directions that carry most stay.
             notes: more metadata.
+            progress: told after every target, thrice: made ready, written, compared; what it raises ends the work,
+                and nothing was replaced.
 
         Raises:
             SaveError: the place cannot be written, or the naming lacks a target.
@@ -256,24 +260,24 @@ class Merged:
             words = sum(len(f"{name}{text}".encode("utf-8", "replace")) + 8 for name, text in told_texts)
             room = max(1, size_bytes - words - HEADER_BYTES) if size_bytes else 0
             told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room, **hosted)
-            pieces = self._pieces(told)
+            pieces = self._pieces(told, progress)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
             )
-            return save_patches(saved_path(path), pieces, naming, metadata, self.stack.lead)
+            return save_patches(saved_path(path), pieces, naming, metadata, self.stack.lead, progress)
 
-    def _pieces(self, told: Described) -> list[Named]:
+    def _pieces(self, asked: Described, progress: Progress = silent) -> list[Named]:
         """The patches as a file holds them."""
         louder = [
-            shaped(patch, told.clip_gain if patch.target.is_clip else told.gain, told.rank)
-            for patch in self.patches
+            shaped(kept(patch), asked.clip_gain if patch.target.is_clip else asked.gain, asked.rank)
+            for patch in told(self.patches, len(self.patches), "prepare", progress)
         ]
-        pieces = named(louder, told.naming, self.stack.family, self.stack.spellings, self.stack.height)
+        pieces = named(louder, asked.naming, self.stack.family, self.stack.spellings, self.stack.height)
         wider = self.stack.wider
         pieces = [replace(piece, is_wider=piece.patch.target in wider) for piece in pieces]
-        if not told.size_bytes:
+        if not asked.size_bytes:
             return pieces
-        cut = fitted([piece.patch for piece in pieces], told.size_bytes)
+        cut = fitted([piece.patch for piece in pieces], asked.size_bytes)
         return [replace(piece, patch=patch) for piece, patch in zip(pieces, cut, strict=True)]
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from .errors import FileError
 from .filekinds import PICKLED, gone, is_safetensors, refuse_other_kinds, refuse_text
+from .progress import Progress, silent, told
 from .steadyfile import Stamp, SteadyFile, file_stamp
 from .wholefile import write_whole
 
@@ -316,6 +317,7 @@ def write_tensors(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str],
     check: Callable[[Path], None] | None = None,
+    progress: Progress = silent,
 ) -> None:
     """Write a safetensors file: beside its place, onto the disk, checked, and only then renamed.
 
@@ -324,14 +326,17 @@ def write_tensors(
         tensors: in the order they will stand; contiguous memory is not required.
         metadata: strings for the header.
         check: called with the finished file before it takes its place; what it raises stops the rename.
+        progress: told after every tensor; what it raises stops the rename, too.
 
     Raises:
         SaveError: the place cannot be written; what stood there before still does.
     """
-    write_whole(path, _serialized(tensors, metadata), check)
+    write_whole(path, _serialized(tensors, metadata, progress), check)
 
 
-def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+def _serialized(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], progress: Progress
+) -> Iterator[bytes | memoryview]:
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name, value in tensors.items():
@@ -347,7 +352,7 @@ def _serialized(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> I
     raw += b" " * (-len(raw) % 8)
     yield len(raw).to_bytes(8, "little")
     yield raw
-    for value in tensors.values():
+    for value in told(tensors.values(), len(tensors), "write", progress):
         flat = value.detach().cpu().contiguous().reshape(-1)
         if flat.numel():
             yield flat.view(torch.uint8).numpy().data

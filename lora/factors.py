@@ -11,11 +11,12 @@ from torch.nn.functional import pad
 
 from ..core.linalg import product_norm
 from .full import Dense, Kron
+from .shaped import Shaped
 from .target import Part
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(Shaped):
     """`delta = scale · up @ down`, reshaped to the target.
 
     Attributes:
@@ -36,16 +37,6 @@ class LowRank:
         return self.down.shape[0]
 
     @property
-    def numel(self) -> int:
-        """The number of its values."""
-        return prod(self.shape)
-
-    @property
-    def flat_width(self) -> int:
-        """The columns of the flat delta."""
-        return prod(self.shape[1:])
-
-    @property
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by role."""
         return {"up": self.up, "down": self.down}
@@ -53,10 +44,6 @@ class LowRank:
     def flat(self) -> Tensor:
         """The delta as `(o, i)` float32."""
         return self.up.float() @ self.down.float() * self.scale
-
-    def dense(self) -> Tensor:
-        """The delta itself, `shape`, float32."""
-        return self.flat().reshape(self.shape)
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Some rows and columns of the flat delta, float32."""

@@ -6,11 +6,12 @@ from math import prod
 import torch
 from torch import Tensor
 
+from .shaped import Shaped
 from .target import Part
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Shaped):
     """A delta whose every value is stored.
 
     Attributes:
@@ -29,16 +30,6 @@ class Dense:
         return min(self.matrix.shape)
 
     @property
-    def numel(self) -> int:
-        """The number of its values."""
-        return prod(self.shape)
-
-    @property
-    def flat_width(self) -> int:
-        """The columns of the flat delta."""
-        return prod(self.shape[1:])
-
-    @property
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by role."""
         return {"matrix": self.matrix}
@@ -46,10 +37,6 @@ class Dense:
     def flat(self) -> Tensor:
         """The delta as `(o, i)` float32."""
         return self.matrix.float() * self.scale
-
-    def dense(self) -> Tensor:
-        """The delta itself, `shape`, float32."""
-        return self.flat().reshape(self.shape)
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Some rows and columns of the flat delta, float32."""
@@ -77,7 +64,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Kron:
+class Kron(Shaped):
     """`delta = scale · kron(a, b)`, reshaped to the target (LyCORIS, arXiv:2309.14859).
 
     Attributes:
@@ -98,16 +85,6 @@ class Kron:
         return min(self.a.shape) * min(self.b.shape)
 
     @property
-    def numel(self) -> int:
-        """The number of its values."""
-        return prod(self.shape)
-
-    @property
-    def flat_width(self) -> int:
-        """The columns of the flat delta."""
-        return prod(self.shape[1:])
-
-    @property
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by role."""
         return {"first": self.a, "second": self.b}
@@ -115,10 +92,6 @@ class Kron:
     def flat(self) -> Tensor:
         """The delta as `(o, i)` float32."""
         return torch.kron(self.a.float(), self.b.float()) * self.scale
-
-    def dense(self) -> Tensor:
-        """The delta itself, `shape`, float32."""
-        return self.flat().reshape(self.shape)
 
     def block(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Some rows and columns of the flat delta, float32."""

@@ -69,3 +69,8 @@ def deferred(patch: Patch, make: Callable[[], Patch]) -> Patch:
         return delta
 
     return replace(patch, delta=Deferred(again, patch.dtype, patch.shape))
+
+
+def kept(patch: Patch) -> Patch:
+    """The patch with its values, made now if they were not kept."""
+    return replace(patch, delta=patch.delta.make()) if isinstance(patch.delta, Deferred) else patch

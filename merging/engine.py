@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from math import hypot, prod
+from typing import Any
 
 import torch
 
@@ -56,13 +57,14 @@ def execute(
     dtype = output_dtype(stack, plan)
     pairs = zip(stack.walk(), plan.targets, strict=True)
     for group, target in told(pairs, len(plan.targets), "merge", progress):
-        with torch.no_grad(), one_thread():
-            patch = patch_of(stack, group, target, plan, dtype, device)
-        yield (
-            deferred(patch, partial(patch_of, stack, group, target, plan, dtype, device))
-            if is_lazy
-            else patch
-        )
+        make = partial(_made, stack, group, target, plan, dtype, device)
+        yield deferred(make(), make) if is_lazy else make()
+
+
+def _made(*given: Any) -> Patch:
+    """`patch_of`, the same bits whoever calls it and when."""
+    with torch.no_grad(), one_thread():
+        return patch_of(*given)
 
 
 def width_of(module: Module) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..core.errors import ProofError, RecipeError, SaveError
 from ..core.params import unknown
+from ..core.progress import Progress, silent, told
 from ..core.tensorfile import write_tensors
 from ..lora import keys
 from ..lora.factors import Delta, LowRank, distance
@@ -151,6 +152,7 @@ def save_patches(
     naming: str,
     metadata: Mapping[str, str],
     lead: Callable[[str], Target | None],
+    progress: Progress = silent,
 ) -> Proof:
     """Write a LoRA file and prove it.
 
@@ -160,6 +162,8 @@ def save_patches(
         naming: decides the spelling of the factors: `lora_up`, or PEFT's `lora_B` for `diffusers`.
         metadata: strings for the header.
         lead: the ordinary way from a name in a file to its target.
+        progress: told after every tensor written, and every target compared; what it raises ends the work, and
+            nothing was replaced.
 
     Raises:
         SaveError: the place cannot be written.
@@ -172,7 +176,7 @@ def save_patches(
     proofs: list[Proof] = []
 
     def check(written: Path) -> None:
-        read_error = _read_back(open_lora(written), pieces, lead)
+        read_error = _read_back(open_lora(written), pieces, lead, progress)
         if read_error > 0.0:
             raise ProofError(
                 f"`{path}` was not saved: read back, it differs from the merge by {read_error:.2e} of the norm,"
@@ -190,7 +194,7 @@ def save_patches(
             )
         )
 
-    write_tensors(path, tensors, metadata, check)
+    write_tensors(path, tensors, metadata, check, progress)
     return proofs[0]
 
 
@@ -228,14 +232,19 @@ def _tensors(piece: Named, naming: str) -> dict[str, Tensor]:
     return {f"{name}.diff": delta.matrix.reshape(delta.shape)}
 
 
-def _read_back(file: LoraFile, pieces: Sequence[Named], lead: Callable[[str], Target | None]) -> float:
+def _read_back(
+    file: LoraFile,
+    pieces: Sequence[Named],
+    lead: Callable[[str], Target | None],
+    progress: Progress,
+) -> float:
     if len(file.modules) != len(pieces):
         raise ProofError(f"The saved file has {len(file.modules)} modules where {len(pieces)} were written.")
     strange = next((account.tensor for account in file.accounts if account.state != "used"), None)
     if strange is not None:
         raise ProofError(f"`{strange}` of the saved file is of no use, and none such was written.")
     largest = 0.0
-    for piece in pieces:
+    for piece in told(pieces, len(pieces), "compare", progress):
         module = file.modules.get(piece.name)
         if module is None or lead(piece.name) != piece.patch.target:
             raise ProofError(f"`{piece.name}` of the saved file does not lead back to {piece.patch.target}.")

@@ -5,7 +5,9 @@ import logging
 from ..core.log import log
 from ..core.text import whole
 from .lora_merge_formula import LoRAMergeFormula
+from .lora_merge_settings import LoRAMergeSettings
 from .lora_optimizer import LoRAOptimizer
+from .lora_optimizer_settings import LoRAOptimizerSettings
 from .lora_optimizer_simple import LoRAOptimizerSimple
 from .lora_stack import LoRAStack
 from .lora_stack_dynamic import LoRAStackDynamic
@@ -17,6 +19,8 @@ NODE_CLASS_MAPPINGS = {
     "LoRAOptimizer": LoRAOptimizer,
     "LoRAOptimizerSimple": LoRAOptimizerSimple,
     "SaveMergedLoRA": SaveMergedLoRA,
+    "LoRAMergeSettings": LoRAMergeSettings,
+    "LoRAOptimizerSettings": LoRAOptimizerSettings,
     "LoRAMergeFormula": LoRAMergeFormula,
 }
 
@@ -26,6 +30,8 @@ NODE_DISPLAY_NAME_MAPPINGS = {
     "LoRAOptimizer": "LoRA Optimizer (Legacy)",
     "LoRAOptimizerSimple": "LoRA Optimizer",
     "SaveMergedLoRA": "Save Merged LoRA",
+    "LoRAMergeSettings": "LoRA Merge Settings",
+    "LoRAOptimizerSettings": "LoRA Optimizer Settings",
     "LoRAMergeFormula": "LoRA Merge Formula",
 }
 

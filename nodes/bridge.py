@@ -1,6 +1,7 @@
 """All that we know of ComfyUI's internals: its LoRA files, its models' weights, patches, progress."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..lora.factors import Delta, LowRank
 from ..lora.full import Kron
 from ..lora.stack import BIAS
 from ..lora.target import TEXT_ENCODERS, Part, Route, Target
+from ..merging.deferred import Deferred
 from ..merging.patch import Patch
 from .lora_names import LORA_SUFFIXES, Match, match, nearest
 
@@ -178,6 +180,8 @@ def _adapter(delta: Delta, is_wider: bool) -> Any:
     from comfy.weight_adapter import LoKrAdapter, LoRAAdapter
 
     kernel = delta.shape[2:]
+    if isinstance(delta, Deferred):
+        return _deferred_adapter()(delta, is_wider)
     if is_wider and not isinstance(delta, LowRank):
         return ("diff", (delta.dense(), {"pad_weight": True}))
     if isinstance(delta, LowRank):
@@ -192,6 +196,44 @@ def _adapter(delta: Delta, is_wider: bool) -> Any:
         b = delta.b.reshape(delta.b.shape[0], -1, *kernel) if kernel else delta.b
         return LoKrAdapter(set(), (delta.a, b, None, None, None, None, None, None, None))
     return ("diff", (delta.matrix.reshape(delta.shape),))
+
+
+@cache
+def _deferred_adapter() -> Callable[[Deferred, bool], Any]:
+    """ComfyUI's kind of adapter for a delta that is worked out whenever ComfyUI loads its weight."""
+    from comfy.lora import calculate_weight
+    from comfy.weight_adapter import WeightAdapterBase
+
+    class DeferredAdapter(WeightAdapterBase):
+        """Holds no tensor, so it costs no memory; what it makes is added by ComfyUI's own arithmetic."""
+
+        name = "deferred"
+
+        def __init__(self, delta: Deferred, is_wider: bool) -> None:
+            self.loaded_keys: set[str] = set()
+            self.weights: tuple[Tensor, ...] = ()
+            self.delta, self.is_wider = delta, is_wider
+
+        def calculate_shape(self, key: str) -> tuple[int, ...] | None:
+            return self.delta.shape if self.is_wider else None
+
+        def calculate_weight(
+            self,
+            weight: Tensor,
+            key: str,
+            strength: float,
+            strength_model: float,
+            offset: tuple[int, int, int] | None,
+            function: Callable[[Tensor], Tensor],
+            intermediate_dtype: torch.dtype = torch.float32,
+            original_weight: object = None,
+        ) -> Tensor:
+            # The caller has taken the part that `offset` names, and multiplied by `strength_model`.
+            made = (self.delta.matrix.reshape(self.delta.shape), {"pad_weight": self.is_wider})
+            patch = (strength, ("diff", made), 1.0, None, function)
+            return calculate_weight([patch], weight, key, intermediate_dtype)
+
+    return DeferredAdapter
 
 
 def patched(owner: Any, patches: Mapping[Any, Any], strength: float) -> tuple[Any, list[str]]:

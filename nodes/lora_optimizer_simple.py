@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from ..merging.recipe import Recipe
+from .merge_widgets import hold_structural, widgets
 from .optimizing import optimize
-from .settings import recipe_of
+from .settings import is_lazy, is_on_gpu, recipe_of
 from .tuned import candidate, recipe_of_candidate
 from .types import CATEGORY, LORA_DATA, LORA_STACK, OPTIMIZER_SETTINGS, TUNER_DATA
 
@@ -39,27 +40,9 @@ class LoRAOptimizerSimple:
                 "lora_stack": (LORA_STACK, {"tooltip": "A stack of LoRAs, from this pack or any other."}),
             },
             "optional": {
-                "output_strength": (
-                    "FLOAT",
-                    {
-                        "default": 1.0,
-                        "min": -1.0,
-                        "max": 10.0,
-                        "step": 0.05,
-                        "tooltip": "Strength of the merged result. Negative: what the merge suggests.",
-                    },
-                ),
+                **widgets("output_strength"),
                 "clip": ("CLIP", {"tooltip": "The text encoders; without them only the model is changed."}),
-                "clip_strength_multiplier": (
-                    "FLOAT",
-                    {
-                        "default": 1.0,
-                        "min": 0.0,
-                        "max": 10.0,
-                        "step": 0.05,
-                        "tooltip": "A further factor on the text encoders' part, for every LoRA alike.",
-                    },
-                ),
+                **widgets("clip_strength_multiplier"),
                 "tuner_data": (
                     TUNER_DATA,
                     {"tooltip": "A tuning result; its first is followed where no settings are connected."},
@@ -68,16 +51,7 @@ class LoRAOptimizerSimple:
                     OPTIMIZER_SETTINGS,
                     {"tooltip": "From LoRA Optimizer Settings: how to merge. Without them the defaults."},
                 ),
-                "hold_structural": (
-                    "BOOLEAN",
-                    {
-                        "default": True,
-                        "label_on": "held out",
-                        "label_off": "blended",
-                        "tooltip": "LCM, Lightning, Turbo, Hyper, DPO and edit LoRAs are kept out of the blend and"
-                        " added on top, exactly; the report names them.",
-                    },
-                ),
+                "hold_structural": hold_structural(),
             },
         }
 
@@ -99,5 +73,14 @@ class LoRAOptimizerSimple:
         else:
             recipe = Recipe() if settings is None else recipe_of(settings)
         recipe = replace(recipe, hold_structural=bool(hold_structural))
-        done = optimize(model, clip, lora_stack, recipe, output_strength, clip_strength_multiplier)
+        done = optimize(
+            model,
+            clip,
+            lora_stack,
+            recipe,
+            output_strength,
+            clip_strength_multiplier,
+            on_gpu=is_on_gpu(settings or {}),
+            is_lazy=is_lazy(settings or {}),
+        )
         return done.model, done.clip, done.report, None, done.lora_data

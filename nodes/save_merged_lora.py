@@ -105,11 +105,12 @@ class SaveMergedLoRA:
             clip_gain=gains[1],
             rank=save_rank,
             notes={name: text for name, text in notes.items() if text},
+            progress=bridge.progress_bar(3),
         )
         told = (
-            f"Saved {proof.target_count} targets, {proof.size_bytes / 1e6:.1f} MB, to {proof.path}. Read"
-            f" back, the largest difference to the merge is {proof.read_error:.1e}; rounding and rank cost at"
-            f" most {proof.merge_error:.1e}."
+            f"Read back, the largest difference to the merge is {proof.read_error:.1e}; rounding and rank cost at"
+            f" most {proof.merge_error:.1e}. Saved {proof.target_count} targets, {proof.size_bytes / 1e6:.1f} MB, to"
+            f" {proof.path}."
         )
         log.info("%s", told)
         return _result(str(proof.path), told)

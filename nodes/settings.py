@@ -12,6 +12,7 @@ from ..merging.methods import METHODS
 from ..merging.recipe import AUTO, NONE, REFINEMENTS, Recipe
 from .stack_entries import finite
 
+LAZY = "lazy"
 ON, OFF = ("enabled", True), ("disabled", False)
 # By setting: our field, and what each word of any age means in it.
 _WORDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -59,6 +60,7 @@ _WORDS: Mapping[str, tuple[str, Mapping[str, str]]] = {
             "smart": "smart",
             "aggressive": "aggressive",
             "disabled": "disabled",
+            LAZY: "disabled",  # kept in no form at all; see `is_lazy`
             "non_ties": "smart",
             "all": "aggressive",
             "auto": "smart",
@@ -126,6 +128,21 @@ def recipe_of(settings: Mapping[str, Any]) -> Recipe:
         # Negative is the automatic floor of old, which did harm: no floor.
         fields["auto_strength_floor"] = max(finite(floor, "`auto_strength_floor`"), 0.0)
     return Recipe(method=method, **fields)
+
+
+def known_words(name: str) -> tuple[str, ...]:
+    """Every word that a setting ever had."""
+    return tuple(_WORDS[name][1])
+
+
+def is_lazy(settings: Mapping[str, Any]) -> bool:
+    """Whether results of full rank are not to be kept, but worked out when they are needed."""
+    return _is_one_of(settings.get("patch_compression"), (LAZY,))
+
+
+def is_on_gpu(settings: Mapping[str, Any]) -> bool:
+    """Whether element-wise work is to be done on ComfyUI's device."""
+    return not _is_one_of(settings.get("svd_device"), ("cpu",))
 
 
 def refinement_of(recipe: Recipe) -> str:

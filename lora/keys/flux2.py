@@ -3,24 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from .flux_blocks import BLOCKS, DOUBLE, MLPS, QKV
 from .names import MODEL, Architecture, Candidate, Family, Module
 from .text import T5, Encoder
 from .transformer import Fused, Renames, Transformer
 
-_QKV = ("attn.to_q", "attn.to_k", "attn.to_v")
-_ADDED = ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj")
-_DOUBLE = (Fused("img_attn.qkv", _QKV), Fused("txt_attn.qkv", _ADDED))
 _BLOCKS: Renames = (
-    ("double_blocks", "transformer_blocks"),
-    ("single_blocks", "single_transformer_blocks"),
-    ("img_attn.proj", "attn.to_out.0"),
-    ("txt_attn.proj", "attn.to_add_out"),
-    ("img_attn.norm.query_norm", "attn.norm_q"),
-    ("img_attn.norm.key_norm", "attn.norm_k"),
-    ("txt_attn.norm.query_norm", "attn.norm_added_q"),
-    ("txt_attn.norm.key_norm", "attn.norm_added_k"),
-    ("norm.query_norm", "attn.norm_q"),
-    ("norm.key_norm", "attn.norm_k"),
+    *BLOCKS,
     ("img_in", "x_embedder"),
     ("txt_in", "context_embedder"),
     ("final_layer.linear", "proj_out"),
@@ -54,7 +43,7 @@ def _flux2(key: str, title: str, width: int, encoder: str, ss_base_model_version
             ("final_layer.adaLN_modulation.1", "norm_out.linear"),
         ),
         # A gated MLP takes two maps of three widths each; nobody names them apart from q, k and v.
-        fused=(*_DOUBLE, Fused("linear1", (*_QKV, ""), (1, 1, 1, 6), together="linear1_qkv", has_whole=True)),
+        fused=(*DOUBLE, Fused("linear1", (*QKV, ""), (1, 1, 1, 6), together="linear1_qkv", has_whole=True)),
         aliases=(_FLUX_TIME,),
         swapped=("final_layer.adaLN_modulation.1",),
         comfyui_parts=True,
@@ -68,15 +57,11 @@ CHROMA = Transformer(
     width=3072,
     renames=(
         *_BLOCKS,
-        ("img_mlp.0", "ff.net.0.proj"),
-        ("img_mlp.2", "ff.net.2"),
-        ("txt_mlp.0", "ff_context.net.0.proj"),
-        ("txt_mlp.2", "ff_context.net.2"),
-        ("linear2", "proj_out"),
+        *MLPS,
         ("in_layer", "linear_1"),
         ("out_layer", "linear_2"),
     ),
-    fused=(*_DOUBLE, Fused("linear1", (*_QKV, "proj_mlp"), (1, 1, 1, 4), together="linear1_qkv")),
+    fused=(*DOUBLE, Fused("linear1", (*QKV, "proj_mlp"), (1, 1, 1, 4), together="linear1_qkv")),
     comfyui_parts=True,
     renamed_in_comfyui=_NORMS,
     encoders=(Encoder(T5, ("lora_te1_", "lora_te_", "lora_te2_", "lora_te3_"), "text_encoder"),),

@@ -4,12 +4,11 @@ The models' own code, and trainers with it, call the modules of a block otherwis
 (`img_attn_qkv`, `img_mlp.fc1`, `img_mod.linear`); from 1.5 on it keeps q, k and v apart (`img_attn_q`).
 """
 
+from .flux_blocks import ADDED, BLOCKS, MLPS, QKV
 from .names import Family
 from .text import CLIP_L, Encoder
 from .transformer import Fused, Renames, Transformer
 
-_QKV = ("attn.to_q", "attn.to_k", "attn.to_v")
-_ADDED = ("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj")
 _EMBEDDER = "context_embedder.time_text_embed"
 _RENAMES: Renames = (
     ("txt_in.individual_token_refiner.blocks.#.adaLN_modulation.1", "refiner_blocks.#.norm_out.linear"),
@@ -18,24 +17,11 @@ _RENAMES: Renames = (
     ("self_attn.proj", "attn.to_out.0"),
     ("mlp.0", "ff.net.0.proj"),
     ("mlp.2", "ff.net.2"),
-    ("double_blocks", "transformer_blocks"),
-    ("single_blocks", "single_transformer_blocks"),
-    ("img_attn.proj", "attn.to_out.0"),
-    ("txt_attn.proj", "attn.to_add_out"),
-    ("img_attn.norm.query_norm", "attn.norm_q"),
-    ("img_attn.norm.key_norm", "attn.norm_k"),
-    ("txt_attn.norm.query_norm", "attn.norm_added_q"),
-    ("txt_attn.norm.key_norm", "attn.norm_added_k"),
-    ("norm.query_norm", "attn.norm_q"),
-    ("norm.key_norm", "attn.norm_k"),
-    ("img_mlp.0", "ff.net.0.proj"),
-    ("img_mlp.2", "ff.net.2"),
-    ("txt_mlp.0", "ff_context.net.0.proj"),
-    ("txt_mlp.2", "ff_context.net.2"),
+    *BLOCKS,
+    *MLPS,
     ("img_mod.lin", "norm1.linear"),
     ("txt_mod.lin", "norm1_context.linear"),
     ("modulation.lin", "norm.linear"),
-    ("linear2", "proj_out"),
     ("img_in.proj", "x_embedder.proj"),
     ("txt_in.input_embedder", "context_embedder.proj_in"),
     ("txt_in.t_embedder.in_layer", f"{_EMBEDDER}.timestep_embedder.linear_1"),
@@ -75,12 +61,12 @@ def _apart(stream: str) -> tuple[str, ...]:
 
 
 _FUSED = (
-    Fused("img_attn.qkv", _QKV, others=(_apart("img"),)),
-    Fused("txt_attn.qkv", _ADDED, others=(_apart("txt"),)),
-    Fused("self_attn.qkv", _QKV, others=(_apart("self"),)),
+    Fused("img_attn.qkv", QKV, others=(_apart("img"),)),
+    Fused("txt_attn.qkv", ADDED, others=(_apart("txt"),)),
+    Fused("self_attn.qkv", QKV, others=(_apart("self"),)),
     Fused(
         "linear1",
-        (*_QKV, "proj_mlp"),
+        (*QKV, "proj_mlp"),
         (1, 1, 1, 4),
         others=(("linear1_q", "linear1_k", "linear1_v", "linear1_mlp"),),
     ),

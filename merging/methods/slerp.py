@@ -60,6 +60,7 @@ def _between(gram: Tensor, first: Tensor, second: Tensor, t: float) -> Tensor:
         return straight
     cosine = (first @ gram @ second) / (length * other) if length * other > 0 else gram.new_tensor(1.0)
     angle = torch.arccos(cosine.clamp(-1, 1))
-    if torch.sin(angle) < PARALLEL:
+    # Between directions that are all but opposite there is no way round but through what is noise.
+    if torch.sin(angle) < (PARALLEL if cosine > 0 else ANTIPODAL):
         return straight
     return (torch.sin((1 - t) * angle) * first + torch.sin(t * angle) * second) / torch.sin(angle)

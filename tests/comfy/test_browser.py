@@ -9,6 +9,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is no
 
 from lora_alloy_testing.browser import CHROMIUM, RENDERERS, FrontEnd, chromium  # noqa: E402
 from lora_alloy_testing.comfy_server import ComfyServer  # noqa: E402
+from lora_alloy_testing.optimizer_layouts import MERGE_SETTINGS, OPTIMIZER, TODAY  # noqa: E402
 from lora_alloy_testing.stack_layouts import FIELDS, LAYOUTS, NAMES, current  # noqa: E402
 
 pytestmark = [
@@ -196,6 +197,56 @@ def test_an_optimizer_of_before_tuner_data_keeps_its_links_and_the_save_node_its
     front_end.load(saved)
     again = front_end.save()
     assert again["links"] == saved["links"] and again["nodes"] == saved["nodes"]
+
+
+@pytest.mark.parametrize("name", ["4", "16", "20, the source last", "20, the source before the smoothing"])
+def test_a_stored_legacy_optimizer_of_any_age_keeps_its_values_and_its_links(front_end: FrontEnd, name: str):
+    old, expected = OPTIMIZER[name]
+    stored = workflow("LoRAOptimizer", old)
+    stored["nodes"][0]["outputs"] = [  # type: ignore[index]
+        {"name": name, "type": kind, "links": []}
+        for name, kind in (("model", "MODEL"), ("clip", "CLIP"), ("analysis_report", "STRING"))
+    ]
+    front_end.load(stored)
+    assert front_end.values(1) == dict(zip(TODAY, expected, strict=True))
+    again = front_end.save()["nodes"][0]
+    assert again["widgets_values"] == expected
+    names = ["model", "clip", "analysis_report", "tuner_data", "lora_data"]
+    assert [output["name"] for output in again["outputs"]] == names
+
+
+def test_stored_merge_settings_gain_what_they_lacked(front_end: FrontEnd):
+    for old, expected in MERGE_SETTINGS.values():
+        front_end.load(workflow("LoRAMergeSettings", old))
+        assert list(front_end.values(1).values()) == expected
+
+
+def test_the_widgets_show_the_tuned_settings_that_were_followed(front_end: FrontEnd):
+    node = front_end.add("LoRAOptimizer")
+    told = (
+        '{"merge_refinement": "refine", "strategy_set": "basic", "merge_mode": "ties", "dare_dampening": 0.6}'
+    )
+    front_end.script(
+        "([id, told]) => app.graph.getNodeById(id).onExecuted({ applied_settings: [told] })", [node, told]
+    )
+    front_end.frame()
+    followed = {"merge_refinement": "refine", "strategy_set": "basic", "dare_dampening": 0.6}
+    assert front_end.values(node) == TODAY | followed
+
+
+def test_the_save_node_shows_its_proof_and_stores_it_nowhere(front_end: FrontEnd):
+    node = front_end.add("SaveMergedLoRA")
+    before = front_end.save()["nodes"][0]["widgets_values"]
+    for text in ("the first proof", "the second proof"):
+        front_end.script(
+            "([id, text]) => app.graph.getNodeById(id).onExecuted({ text: [text] })", [node, text]
+        )
+        front_end.frame()
+        assert front_end.shown(node)[-1] == "proof" and front_end.values(node)["proof"] == text
+    saved = front_end.save()
+    assert saved["nodes"][0]["widgets_values"] == before
+    front_end.load(saved)
+    assert front_end.shown(node)[-1] == "description"
 
 
 def test_the_context_menu_removes_and_moves_all_nine_values(front_end: FrontEnd):

@@ -57,4 +57,4 @@ def test_the_peak_is_within_a_factor_of_two(tmp_path, count):
     told = estimate(files)
     plain = ("--quiet", "--preset", "plain")
     peak = peak_bytes("merge", *map(str, files), "-o", str(tmp_path / "out"), *plain)
-    assert 0.5 < told.peak_bytes / peak < 2.0
+    assert 0.5 < told.peak_bytes / peak < 2.0, f"{told.peak_bytes:,} told, {peak:,} found"

@@ -71,7 +71,7 @@ def test_a_hard_stack_equals_the_reference_and_states_a_finite_error(case, metho
     parts = max(0.9 * float(np.linalg.norm(one.delta)) for one in CASES[case])
     if case == "tiny" and dtype == "float16" and any(isinstance(patch.delta, Dense) for patch in result):
         pytest.skip("every value of a full-rank result is below float16's range, and the error says so")
-    exact = 1e-4 if case in UNSURE else 1e-5
+    exact = 5e-4 if case in UNSURE else 1e-5
     assert np.linalg.norm(found - expected) <= (exact + (1e-3 if dtype == "float16" else 0.0)) * parts
     assert np.isfinite([patch.error for patch in result]).all()
     assert np.isfinite([target.norm for target in result.plan.targets]).all()

@@ -161,6 +161,15 @@ def test_a_lora_that_is_there_twice_and_once_against_itself_is_no_louder(method,
 
 
 @every_method
+@pytest.mark.parametrize("strengths", [[0.75, 0.25], [1.0, 0.4], [0.9, 0.1]], ids=str)
+@pytest.mark.parametrize("noise", [1e-6, 1e-4, 1e-3, 1e-2])
+def test_loras_all_but_opposite_at_other_strengths_lift_no_noise(method, strengths, noise):
+    rows = vectors(1) * np.array([[1.0], [-1.0]]) + noise * vectors(2, 1)
+    given = torch.tensor(strengths, dtype=torch.float64)
+    assert float(method.coefficients(gram_of(rows), given).abs().max()) < 25
+
+
+@every_method
 def test_a_method_leaves_its_inputs_alone(method):
     gram, strengths = gram_of(vectors(3)), torch.tensor([0.9, -0.4, 0.7], dtype=torch.float64)
     kept = gram.clone(), strengths.clone()

@@ -142,6 +142,7 @@ def test_the_widgets_of_the_legacy_node_stand_where_saved_workflows_expect_them(
         "settings_source",
         "decision_smoothing",
         "smooth_slerp_gate",
+        "hold_structural",
     ]
     assert LoRAOptimizer.RETURN_NAMES == LoRAOptimizerSimple.RETURN_NAMES
 

@@ -68,7 +68,8 @@ def slerp(deltas: Sequence[Array], strengths: Sequence[float]) -> Array:
         weight += abs(strengths[k])
         t = abs(strengths[k]) / weight
         angle = np.arccos(np.clip(cosine(blend, turned[k]), -1.0, 1.0))
-        if np.sin(angle) < 1e-4 or cancels([blend, turned[k]], [1 - t, t]):
+        is_opposite = angle > np.pi / 2 and np.sin(angle) < ANTIPODAL
+        if np.sin(angle) < 1e-4 or is_opposite or cancels([blend, turned[k]], [1 - t, t]):
             blend = (1 - t) * blend + t * turned[k]
         else:
             blend = (np.sin((1 - t) * angle) * blend + np.sin(t * angle) * turned[k]) / np.sin(angle)

@@ -74,3 +74,26 @@ class AlloyTestLatent:
     def write(self, samples: dict[str, Tensor], name: str) -> dict[str, dict[str, list[str]]]:
         save_file({"samples": _copy(samples["samples"])}, _output_path(name))
         return {"ui": {"text": [str(tuple(samples["samples"].shape))]}}
+
+
+class AlloyTestPatches:
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, dict[str, tuple]]:  # noqa: N802
+        return {"required": {"model": ("MODEL",)}}
+
+    RETURN_TYPES = ()
+    OUTPUT_NODE = True
+    FUNCTION = "count"
+    CATEGORY = "alloy test"
+
+    def count(self, model: comfy.model_patcher.ModelPatcher) -> dict[str, dict[str, list[object]]]:
+        """The kinds of a model's patches, and the bytes that their tensors hold."""
+        kinds, held = set(), 0
+        for patches in model.patches.values():
+            for _, patch, *_ in patches:
+                kind, tensors = (
+                    (patch[0], patch[1]) if isinstance(patch, tuple) else (patch.name, patch.weights)
+                )
+                kinds.add(kind)
+                held += sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+        return {"ui": {"kinds": sorted(kinds), "bytes": [held]}}
