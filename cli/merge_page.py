@@ -136,7 +136,11 @@ def _leaves(report: Report) -> Html:
 
 
 def _together(report: Report) -> Html:
-    return tag("div", tag("h3", "Together"), tag("p", together(report).removeprefix("Together: ")))
+    return tag("div", tag("h3", "Together"), tag("p", _capital(together(report).removeprefix("Together: "))))
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _blocks(report: Report) -> Html:

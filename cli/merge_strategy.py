@@ -40,7 +40,7 @@ def _strategy_map(report: Report) -> Html:
                 tint(share, 1.0, lambda part, whole=total: f"{part * whole:.0f}", f"{method} in {name}")
             )
         rows.append((name, cells))
-    return block_map(heads, rows, len(methods))
+    return block_map(heads, rows, len(methods), is_wide=False)
 
 
 def result_section(report: Report) -> Html:

@@ -22,7 +22,9 @@ AUTOMATIC = (
     "Adds the LoRAs up at their mean norm, loud ones turned down for quiet ones; TIES where they are opposed. What else"
     " it may choose, `strategy_set` says."
 )
-COLUMN_WISE = "Column-wise conflict resolution: a row elects one sign, and a LoRA takes part in all of it or nothing."
+COLUMN_WISE = (
+    "Column-wise conflict resolution: a row elects one sign, and a LoRA takes part in all of it or nothing."
+)
 # Which of the recipe's fields the parameters of a function are, where the names differ.
 FIELDS = {"eta": "star_eta", "layers": "tame", "threshold": "tame_threshold"}
 RECIPES_OWN = frozenset(("unit", "restored"))  # parameters that no recipe sets

@@ -24,6 +24,7 @@ h1 {
 }
 h2 { font-size: 18px; margin: 0 0 4px; letter-spacing: -.01em; }
 h3 { font-size: 14px; margin: 0 0 8px; font-weight: 600; }
+.wide + h3 { margin-top: 20px; }
 p { margin: 0 0 14px; }
 .brand { color: var(--soft); font-size: 13px; letter-spacing: .04em; margin: 0; }
 .lead { color: var(--soft); margin-bottom: 24px; overflow-wrap: anywhere; }
@@ -59,6 +60,7 @@ tr > :first-child { padding-left: 0; }
 tr > :last-child { padding-right: 0; }
 tbody tr:last-child > * { border-bottom: 0; }
 .number { text-align: right; white-space: nowrap; }
+.why { min-width: 200px; }
 .name { font-weight: 500; color: var(--ink); overflow-wrap: anywhere; min-width: 130px; }
 .chip {
   display: inline-block; border: 1px solid var(--line); border-radius: 99px; padding: 0 8px;
