@@ -55,7 +55,7 @@ def result_section(report: Report) -> Html:
         ]
         for form in report.forms
     ]
-    cost = [facts([("Time and memory", cost_line(report.cost))])] if report.cost else []
+    cost = [facts([("What it took", cost_line(report.cost))])] if report.cost else []
     return section(
         "What came out",
         "Combinations of low-rank LoRAs are low-rank, and exact but for the rounding. Results of"

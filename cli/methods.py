@@ -3,13 +3,13 @@
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import cleandoc
 from types import ModuleType
-from typing import TypeAlias
 
 from ..core.params import Param, explained, settable
 from ..enhance import ENHANCERS, star, tame
-from ..merging.methods import METHODS, verb
+from ..merging.methods import METHODS, is_linear, shares_basis, verb
 from ..merging.presets import PRESETS
 from ..merging.recipe import AUTO, REFINEMENTS, Recipe
 from ..sparsify import SPARSIFIERS
@@ -25,11 +25,21 @@ AUTOMATIC = (
 COLUMN_WISE = (
     "Column-wise conflict resolution: a row elects one sign, and a LoRA takes part in all of it or nothing."
 )
+LINEAR = "linear: exact, in factor space"
+ELEMENT_WISE = "element by element"
 # Which of the recipe's fields the parameters of a function are, where the names differ.
 FIELDS = {"eta": "star_eta", "layers": "tame", "threshold": "tame_threshold"}
 RECIPES_OWN = frozenset(("unit", "restored"))  # parameters that no recipe sets
 
-Listed: TypeAlias = tuple[str, list[Param]]  # what it is, and what a recipe may set of it
+
+@dataclass(frozen=True)
+class Listed:
+    """What can be asked for: in a plain line, how it is worked out, where it is from, and what a recipe sets of it."""
+
+    summary: str
+    kind: str
+    paper: str
+    params: list[Param]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,8 +58,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     for name, listed in _methods().items():
         _say(name, listed, console)
     console.say("\nSparsifiers (--sparsify)")
-    for name, module in SPARSIFIERS.items():
-        _say(name, (_summary(module), _params(module.sparsify)), console)
+    for name, listed in _sparsifiers().items():
+        _say(name, listed, console)
     console.say("\nEnhancers (--enhance, a list with commas)")
     for name, listed in _enhancers().items():
         _say(name, listed, console)
@@ -79,10 +89,11 @@ def _summary(module: ModuleType) -> str:
 
 
 def _say(name: str, listed: Listed, console: Console) -> None:
-    summary, params = listed
-    console.say(f"  {name:<17} {summary}")
-    for param in params:
-        console.say(f"    {_described(param)}")
+    console.say(f"  {name:<17} {listed.summary}")
+    told = [listed.kind, *([listed.paper] if listed.paper else [])]
+    console.say(f"{'':20}{'; '.join(told)}")
+    if listed.params:
+        console.say(f"{'':20}settings: {', '.join(map(_described, listed.params))}")
 
 
 def _methods() -> dict[str, Listed]:
@@ -90,23 +101,43 @@ def _methods() -> dict[str, Listed]:
     for name, module in METHODS.items():
         # A trim is part of TIES, unless another sparsifier takes its place.
         trim = _params(SPARSIFIERS[module.SPARSIFIER].sparsify) if hasattr(module, "SPARSIFIER") else []
-        found[name] = (_summary(module), [*trim, *_params(verb(module))])
+        basis = _params(ENHANCERS["knots"].shared) if shares_basis(module) else []
+        kind = LINEAR if is_linear(module) else ELEMENT_WISE
+        kind += " of a basis that all share" if basis else ""
+        found[name] = _listed(module, kind, [*trim, *_params(verb(module)), *basis])
     return found
 
 
-def _enhancers() -> dict[str, Listed]:
-    verbs = {"orthogonalise": "matrix", "tall_masks": "enhance", "knots": "shared"}
-    found = {
-        name: (_summary(ENHANCERS[name]), _params(getattr(ENHANCERS[name], verbs[name]))) for name in verbs
+def _sparsifiers() -> dict[str, Listed]:
+    return {
+        name: _listed(module, ELEMENT_WISE, _params(module.sparsify)) for name, module in SPARSIFIERS.items()
     }
-    return found | {"column_wise": (COLUMN_WISE, [])}
+
+
+def _enhancers() -> dict[str, Listed]:
+    kinds = {
+        "matrix": LINEAR,
+        "enhance": ELEMENT_WISE,
+        "shared": f"in factor space; what follows is {ELEMENT_WISE} of the basis",
+    }
+    found = {}
+    for name, module in ENHANCERS.items():
+        here = next(one for one in kinds if hasattr(module, one))
+        found[name] = _listed(module, kinds[here], _params(getattr(module, here)))
+    return found | {
+        "column_wise": Listed(COLUMN_WISE, f"{ELEMENT_WISE}, in TIES and in conflict modes", "", [])
+    }
 
 
 def _cleaning() -> dict[str, Listed]:
     return {
-        "star": (_summary(star), _params(star.cleaned)),
-        "tame": (_summary(tame), _params(tame.factor)),
+        "star": _listed(star, "one LoRA at a time, in factor space", _params(star.cleaned)),
+        "tame": _listed(tame, "one factor for each LoRA on each target", _params(tame.factor)),
     }
+
+
+def _listed(module: ModuleType, kind: str, params: list[Param]) -> Listed:
+    return Listed(_summary(module), kind, module.PAPER, params)
 
 
 def _params(function: Callable[..., object]) -> list[Param]:
@@ -134,10 +165,7 @@ def _as_json() -> dict[str, object]:
     return {
         "auto": AUTOMATIC,
         "methods": {name: _listed_json(listed) for name, listed in _methods().items()},
-        "sparsifiers": {
-            name: _listed_json((_summary(module), _params(module.sparsify)))
-            for name, module in SPARSIFIERS.items()
-        },
+        "sparsifiers": {name: _listed_json(listed) for name, listed in _sparsifiers().items()},
         "enhancers": {name: _listed_json(listed) for name, listed in _enhancers().items()},
         "refinements": {name: list(members) for name, members in REFINEMENTS.items()},
         "cleaning": {name: _listed_json(listed) for name, listed in _cleaning().items()},
@@ -151,8 +179,12 @@ def _as_json() -> dict[str, object]:
 
 
 def _listed_json(listed: Listed) -> dict[str, object]:
-    summary, params = listed
-    return {"summary": summary, "parameters": [_param_json(param) for param in params]}
+    return {
+        "summary": listed.summary,
+        "kind": listed.kind,
+        "paper": listed.paper or None,
+        "parameters": [_param_json(param) for param in listed.params],
+    }
 
 
 def _param_json(param: Param) -> dict[str, object]:

@@ -77,8 +77,9 @@ def leaves_of(stack: Stack, patches: Sequence[Patch]) -> tuple[Leaf, ...]:
                 sums[1] += dot(delta, delta) * strength * strength
     for file in inner:
         file.stack.release()
+    insides = list(dict.fromkeys(inside for inside, _, _ in found))
     made = []
-    for one in found.values():
+    for _, one in sorted(found.items(), key=lambda item: (insides.index(item[0][0]), item[0][1])):
         left = shares_of(one.blocks)
         made.append(Leaf(one.label, one.inside, *one.strengths, left.overall, left.blocks))
     return tuple(made)

@@ -29,11 +29,12 @@ def report_lines(report: "Report") -> list[str]:
 
 
 def _sources(report: "Report") -> list[str]:
-    width = max(len(source.label) for source in report.sources)
+    named = [f"{place}. {source.label}" for place, source in enumerate(report.sources, 1)]
+    width = max(map(len, named))
     lines = [f"{'LoRA':<{width}}  strength    CLIP  targets  rank     norm   left"]
-    for source in report.sources:
+    for name, source in zip(named, report.sources, strict=True):
         lines.append(
-            f"{source.label:<{width}} "
+            f"{name:<{width}} "
             f" {source.strength:8.3g}{source.clip_strength:8.3g}{source.target_count:9d}"
             f"{source.mean_rank:6.0f}{source.norm:9.3g}{percent(source.retention):>7}"
             + "".join(f"  {mark}" for mark in source_marks(source))
@@ -129,11 +130,12 @@ def cost_line(cost: "Cost") -> str:
 
 def branch_line(branch: Branch, labels: Sequence[str]) -> str:
     """What a branch is multiplied by, in words: one scale, or what every LoRA is turned down to."""
-    turned = zip(labels, branch.factors, strict=True)
-    parts = [f"{label} × {factor:.2f}" for label, factor in turned if factor < SOFTER]
+    playing = [place for place, energy in enumerate(branch.energies) if energy > 0]
+    turned = [place for place in playing if branch.factors[place] < SOFTER]
+    parts = [f"{labels[place]} × {branch.factors[place]:.2f}" for place in turned]
     if not parts:
         return f"Scale of the {branch.title}: {branch.scale:.3f} ({branch.reason})."
-    if len(parts) < len(branch.factors):
+    if len(turned) < len(playing):
         parts.append("others as they are")
     if branch.scale != 1.0:
         parts.append(f"all of it × {branch.scale:.3f}")
