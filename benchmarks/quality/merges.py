@@ -45,6 +45,7 @@ def recipes() -> dict[str, "Recipe"]:
             if method in METHODS:
                 found[f"{step} + {method}, auto-strength"] = Recipe(method=method, **{field: step})
         found[f"{step} + default"] = Recipe(**{field: step})
+    found["star_eta 90 + default"] = Recipe(star_eta=90.0)
     return found
 
 
