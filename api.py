@@ -1,7 +1,7 @@
 """The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 
 from .analysis.measure import measure
 from .analysis.similarity import Measured
+from .core.device import usable
 from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError
 from .core.progress import Progress, silent, told
@@ -29,7 +30,7 @@ from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.cleaning import cleaner
 from .merging.deferred import kept
-from .merging.engine import execute
+from .merging.engine import ask_room, execute
 from .merging.fit import HEADER_BYTES, fitted
 from .merging.holding import held_out
 from .merging.inner import assembled
@@ -127,6 +128,7 @@ def merge(
     model: Model | None = None,
     progress: Progress = silent,
     device: torch.device | str = "cpu",
+    make_room: Callable[[int], object] | None = None,
     is_lazy: bool = False,
 ) -> "Merged":
     """Merge a stack.
@@ -136,18 +138,21 @@ def merge(
         recipe: what to do; a plan replays it bit for bit.
         model: the base model, as `open_base` or a host knows it.
         progress: told after every target; what it raises ends the merge, and nothing is left half-done.
-        device: where element-wise work is done.
+        device: where element-wise work is done; on the CPU where it does not fit there.
+        make_room: asked before a device is used to free so many bytes of its memory, which may do less than that.
         is_lazy: let results of full rank go again; their values are made anew when they are asked for.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
-        RecipeError: the plan is for another stack.
+        RecipeError: the plan is for another stack, or there is no such device.
     """
     started, peak = perf_counter(), peak_bytes()
+    device = usable(device)
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
     plans = recipe.inner if isinstance(recipe, Plan) else {}
     built, told = _resolved(stack, asked, model, plans, progress, device)
+    ask_room(make_room, device, told.get("inner", {}).values())
     measured = measure(built, progress=progress)
     known = perf_counter()
     if isinstance(recipe, Plan):
@@ -155,6 +160,7 @@ def merge(
     else:
         decided = replace(make_plan(built, asked, measured, progress), **told)
     planned = perf_counter()
+    ask_room(make_room, device, [decided])
     patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
     held = peak_bytes()
     cost = Cost(known - started, planned - known, perf_counter() - planned, held, held - peak)
@@ -316,6 +322,7 @@ def verify(
     *,
     model: Model | None = None,
     progress: Progress = silent,
+    device: torch.device | str = "cpu",
 ) -> Proof:
     """Prove a saved file against its inputs again: merge them, and compare target by target.
 
@@ -325,6 +332,7 @@ def verify(
         recipe: what was asked; None takes it from the file.
         model: the base model, if the merge was made with one.
         progress: told after every target.
+        device: where element-wise work is done: devices round apart, so the one that the merge was done on.
 
     Raises:
         FileError: a file cannot be read.
@@ -338,7 +346,7 @@ def verify(
             raise ProofError(f"`{path}` does not say how it was made; give its recipe with `--recipe`.")
         recipe = told.recipe
     told = told or Described(recipe)
-    merged = merge(_as_hosted(stack, told), recipe, model=model, progress=progress)
+    merged = merge(_as_hosted(stack, told), recipe, model=model, progress=progress, device=device)
     pieces = merged._pieces(told)
     read_error, where = max(
         (difference(saved.load(module), piece), str(piece.patch.target))

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from ..lora.factors import Delta, LowRank
-from ..lora.full import Kron
+from ..lora.full import Dense, Kron
 from ..lora.stack import Stack
 from ..lora.target import Target
+
+ENTRIES = 1 << 18  # of a full delta that are widened at a time
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,27 @@ def _dot(one: Delta, other: Delta, dtype: torch.dtype) -> float:
         product = (one.up.T.to(dtype) @ other.flat().to(dtype)).double() * one.down.double()
         return float(product.sum()) * one.scale
     return float((one.flat().double() * other.flat()).sum())
+
+
+def dots(one: Delta, others: Sequence[Delta]) -> tuple[float, ...]:
+    """The dot products of one delta with others; what is of full rank is widened once, a few rows at a time."""
+    thin = [other for other in others if isinstance(other, LowRank)]
+    if not isinstance(one, Dense) or len(thin) < len(others):
+        return tuple(dot(one, other) for other in others)
+    matrix = one.matrix
+    products = [torch.zeros(other.rank, matrix.shape[1]) for other in thin]
+    step = max(1, ENTRIES // max(matrix.shape[1], 1))
+    for start in range(0, len(matrix), step):
+        rows = matrix[start : start + step].float()
+        for product, other in zip(products, thin, strict=True):
+            product.addmm_(other.up[start : start + step].T.float(), rows)
+    found = [
+        float((product.double() * other.down).sum()) * one.scale * other.scale
+        for product, other in zip(products, thin, strict=True)
+    ]
+    return tuple(
+        value if isfinite(value) else dot(one, other) for value, other in zip(found, others, strict=True)
+    )
 
 
 def _thin_gram(deltas: Sequence[LowRank]) -> Tensor:

@@ -21,6 +21,7 @@ from .options import (
     UsageError,
     add_acting,
     add_base,
+    add_device,
     add_entries,
     add_preserve,
     add_recipe,
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_entries(parser)
     parser.add_argument("-o", "--output", metavar="OUT", help="the LoRA to write; .safetensors is added")
     add_base(parser)
+    add_device(parser)
     add_preserve(parser)
     add_acting(parser)
     parser.add_argument(
@@ -75,7 +77,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
     if options.base and output.exists() and options.base.exists() and output.samefile(options.base):
         raise SaveError(f"`{output}` is the base model; name another file for the LoRA.")
-    merged = merge(entries, recipe, model=read_base(options), progress=console.progress)
+    merged = merge(
+        entries, recipe, model=read_base(options), progress=console.progress, device=options.device
+    )
     # Again, since somebody else may have put a file there meanwhile.
     refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
     proof = merged.save(output, naming=options.naming)

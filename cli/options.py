@@ -150,6 +150,17 @@ def add_base(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """The flag that says where the heavy work is done."""
+    parser.add_argument(
+        "--device",
+        metavar="DEVICE",
+        default="cpu",
+        help="where element-wise work is done, such as cuda, cuda:1 or mps; what does not fit there is done on the CPU"
+        " (default: cpu)",
+    )
+
+
 def read_base(options: argparse.Namespace) -> Model | None:
     """The base model that `--base` names, by its header.
 

@@ -12,7 +12,16 @@ from ..merging.metadata import Described, described
 from ..merging.provenance import disagreements, find_sources, with_preserved
 from ..merging.saving import Proof
 from .console import Console
-from .options import add_base, add_entries, add_preserve, read_base, read_entries, read_recipe, refuse_outputs
+from .options import (
+    add_base,
+    add_device,
+    add_entries,
+    add_preserve,
+    read_base,
+    read_entries,
+    read_recipe,
+    refuse_outputs,
+)
 from .output import json_path, write_json
 
 
@@ -30,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " (default: beside OUT)",
     )
     add_base(parser)
+    add_device(parser)
     add_preserve(parser)
     parser.add_argument(
         "--recipe", metavar="FILE", type=Path, help="what was asked (default: as the file says)"
@@ -50,7 +60,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
     recipe = read_recipe(options.recipe) if options.recipe else None
     entries = _entries(options, told)
     try:
-        proof = verify(options.output, entries, recipe, model=read_base(options), progress=console.progress)
+        proof = verify(
+            options.output,
+            entries,
+            recipe,
+            model=read_base(options),
+            progress=console.progress,
+            device=options.device,
+        )
     except ProofError as problem:
         hints = disagreements(entries, told) if told else []
         raise ProofError(" ".join([str(problem), *hints])) from None

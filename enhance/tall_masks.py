@@ -11,6 +11,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from ..core.device import total
 from ..core.params import Span
 
 PAPER = "Wang et al. 2024, arXiv:2405.07813"
@@ -34,8 +35,9 @@ def enhance(
     sizes = pushes.abs()
     largest = sizes.amax(0)
     # Double precision adds what is single exactly: who owns an entry depends on no order.
-    others = sizes.sum(0, dtype=torch.float64) - largest
-    is_owned = (largest > 0) & (largest >= dominance * others)
+    others = total(sizes, 0)
+    highest = largest.to(others.device)
+    is_owned = ((highest > 0) & (highest >= dominance * (others - highest))).to(largest.device)
     own = (sizes == largest) & is_owned
     own &= own.sum(0) == 1
     given_back = torch.where(own, pushes, 0).sum(0)

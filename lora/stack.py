@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import fsum, isfinite
 
 from ..core.errors import StackError
+from ..core.memory import give_back
 from . import keys
 from .choosing import family_of
 from .entries import Contribution, Entry, Group, Model, no_base
@@ -75,13 +76,14 @@ class Stack:
         return keys.rows(weight, self.family) if self.family else 0
 
     def release(self) -> None:
-        """Close the files; they are opened again when they are read.
+        """Close the files, which are opened again when they are read, and give back the memory that is free.
 
         Raises:
             FileError: somebody wrote into one meanwhile.
         """
         for entry in self.entries:
             entry.file.tensors.release()
+        give_back()
 
     def walk(self) -> Iterator[Group]:
         """The groups, one by one; now and then, and at the end, the files are checked for changes.

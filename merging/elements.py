@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..core.device import emptied, full_precision, is_refusal
+from ..core.log import log
 from ..core.quantile import magnitude_thresholds
 from ..core.rng import spread, uniform
 from ..enhance import orthogonalise, tall_masks
@@ -22,7 +24,7 @@ from ..sparsify import SPARSIFIERS
 from .masks import masked
 from .methods import is_linear, shares_basis
 from .shared_basis import shared_basis
-from .tiles import Tiles
+from .tiles import ENTRIES, Tiles
 from .work import ALL, COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL, Work
 
 SAMPLE = 64  # rows that settle the norm of a result to a per cent
@@ -40,22 +42,57 @@ def blended(
         work: what is done.
         method: the merge method's module.
         target: its name; chance is drawn by it.
-        device: where it is done.
+        device: where it is done: on what is no CPU whole targets at a time, in tiles if they do not fit, and on the
+            CPU if those do not either.
 
     Returns:
         The result, float32, scale 1: dense, or low-rank where the method gives factors; and the relative error of
         what the shared basis of KnOTS could not hold.
     """
+    place = torch.device(device)
+    ways = [(place, False)]
+    if place.type != "cpu":
+        wholes = [(place, True)] if _is_entrywise(work, method) else []
+        ways = [*wholes, (place, False), (torch.device("cpu"), False)]
+    for where, is_whole in ways[:-1]:
+        try:
+            with full_precision(where):
+                return _blended(deltas, work, method, target, where, is_whole)
+        except RuntimeError as problem:
+            if not is_refusal(problem):
+                raise
+            what = "whole" if is_whole else "in tiles"
+            log.info("%s could not be merged %s on %s: %s", target, what, where, str(problem)[:200])
+        emptied(where)  # behind the handler, which holds on to the failed call's tensors
+    where, is_whole = ways[-1]
+    return _blended(deltas, work, method, target, where, is_whole)
+
+
+def _is_entrywise(work: Work, method: ModuleType) -> bool:
+    """Whether each entry is worked out by itself: then whole targets give the bits that their tiles give."""
+    sums = {COLUMN_WISE, ORTHOGONALISE} & set(work.enhancers)
+    return not sums and not is_linear(method)
+
+
+def _blended(
+    deltas: Sequence[Delta],
+    work: Work,
+    method: ModuleType,
+    target: str,
+    device: torch.device,
+    is_whole: bool,
+) -> tuple[Delta, float]:
     shape = deltas[0].shape
     if len(shape) > 1 and (KNOTS in work.enhancers or shares_basis(method)):
         basis, blocks, lost = shared_basis(deltas, int(work.settings["rank_limit"]))
         inner = [Dense(block, 1.0, tuple(block.shape)) for block in blocks]
-        merged = _Run(Tiles(inner, device), work, method, target).result()
-        return LowRank(basis, merged.flat(), 1.0, shape), lost
-    made = _Run(Tiles(deltas, device), work, method, target).result()
+        merged = _Run(Tiles(inner, device, is_whole=is_whole), work, method, target).result()
+        down = merged.matrix if isinstance(merged, Dense) else merged.flat()
+        return LowRank(basis, down, 1.0, shape), lost
+    made = _Run(Tiles(deltas, device, is_whole=is_whole), work, method, target).result()
     if isinstance(made, LowRank):
         return LowRank(made.up, made.down, 1.0, shape), 0.0
-    matrix = made.flat()
+    matrix = made.matrix
     return Dense(matrix if len(shape) > 1 else matrix.reshape(-1, 1), 1.0, shape), 0.0
 
 
@@ -75,7 +112,12 @@ def norm_of(delta: Delta) -> float:
     if isinstance(delta, LowRank):
         products = (delta.up.T @ delta.up).double() * (delta.down @ delta.down.T).double()
         return float(products.sum().clamp(min=0).sqrt())
-    return float(torch.linalg.vector_norm(delta.flat(), dtype=torch.float64))
+    if not isinstance(delta, Dense):
+        return float(torch.linalg.vector_norm(delta.flat(), dtype=torch.float64))
+    energy = 0.0
+    for rows in delta.matrix.split(max(1, ENTRIES // max(delta.matrix.shape[1], 1))):
+        energy += float(torch.linalg.vector_norm(rows, dtype=torch.float64)) ** 2
+    return energy**0.5 * abs(delta.scale)
 
 
 class _Run:
@@ -83,7 +125,7 @@ class _Run:
 
     def __init__(self, tiles: Tiles, work: Work, method: ModuleType, target: str) -> None:
         self._tiles, self._work, self._method, self._target = tiles, work, method, target
-        self._strengths = torch.tensor(work.strengths, device=tiles.device)
+        self._strengths = torch.tensor(work.strengths).to(tiles.device)
         self._thresholds: Sequence[float] = ()
         self._matrix: Tensor | None = None
         self._sparsify = SPARSIFIERS[work.sparsifier].sparsify if work.sparsifier else None
@@ -94,17 +136,19 @@ class _Run:
         if ORTHOGONALISE in work.enhancers and tiles.count > 1 and not tiles.is_row:
             self._matrix = orthogonalise.matrix(self._gram(), **_taken(orthogonalise.matrix, work.settings))
 
-    def result(self) -> Delta:
+    def result(self) -> LowRank | Dense:
         """The blend, `(rows, columns)` or factors of it."""
         gram = self._gram() if is_linear(self._method) or _asks(self._method, "norms") else None
         merge = self._merger(gram)
         made = torch.empty(self._tiles.rows, self._tiles.columns)
         for start, tile, _ in self._prepared():
-            made[start : start + tile.shape[1]] = merge(tile)
+            made[start : start + tile.shape[1]] = merge(tile).to(made.device)
         finished = self._finished(made, gram)
         if isinstance(finished, LowRank) and TALL not in self._work.enhancers:
             return finished.times(self._work.gain)
-        made = finished.flat().mul_(self._work.gain)
+        # Nobody else has this memory, and another copy of a whole target is not made.
+        made = finished.matrix if isinstance(finished, Dense) else finished.flat()
+        made.mul_(self._work.gain)
         if TALL in self._work.enhancers:
             for start, tile, restore in self._prepared():
                 owned = restore(torch.zeros_like(tile[0])).mul_(self._work.scale)
@@ -115,7 +159,8 @@ class _Run:
         strengths, work = self._strengths, self._work
         if is_linear(self._method):
             assert gram is not None
-            coefficients = _coefficients(self._method, gram, strengths.double(), work.settings).float()
+            weights = torch.tensor(work.strengths).double()
+            coefficients = _coefficients(self._method, gram, weights, work.settings).float()
             return lambda tile: torch.einsum("n,ntc->tc", coefficients.to(tile.device), tile)
         given = _taken(self._method.merge, work.settings)
         if hasattr(self._method, "partial"):
@@ -124,7 +169,7 @@ class _Run:
             given["statistics"] = sum(parts)
         return lambda tile: self._method.merge(tile, strengths, **given)
 
-    def _finished(self, made: Tensor, gram: Tensor | None) -> Delta:
+    def _finished(self, made: Tensor, gram: Tensor | None) -> LowRank | Dense:
         if not hasattr(self._method, "finish"):
             return Dense(made, 1.0, tuple(made.shape))
         given = _taken(self._method.finish, self._work.settings)
@@ -143,8 +188,9 @@ class _Run:
         """Dot products of the deltas as they enter the method, `(n, n)` float64."""
         gram = torch.zeros(self._tiles.count, self._tiles.count, dtype=torch.float64)
         for _, tile, _ in self._prepared():
-            flat = tile.reshape(len(tile), -1)
-            gram += (flat @ flat.T).double().cpu()
+            for part in tile.split(self._tiles.height, 1):
+                flat = part.reshape(len(tile), -1)
+                gram += (flat @ flat.T).cpu().double()
         return (gram + gram.T) / 2
 
     def _masked(self) -> Iterator[tuple[int, Tensor]]:
@@ -173,7 +219,6 @@ class _Run:
         if self._contests:
             pushes = torch.sign(tile) * torch.sign(self._strengths)[:, None, None]
             given["contested"] = (pushes > 0).any(0) & (pushes < 0).any(0)
-        made = []
         for place, delta in enumerate(tile):
             if self._thresholds:
                 given["threshold"] = self._thresholds[place]
@@ -186,8 +231,8 @@ class _Run:
                     start=start,
                     device=delta.device,
                 )
-            made.append(self._sparsify(delta, **given))
-        return torch.stack(made)
+            delta.copy_(self._sparsify(delta, **given))  # tiles are ours to write into
+        return tile
 
 
 def _coefficients(method: ModuleType, gram: Tensor, strengths: Tensor, settings: Mapping[str, Any]) -> Tensor:

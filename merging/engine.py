@@ -1,6 +1,6 @@
 """Runs a plan, target by target: a generator of patches, one target in memory at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from math import hypot, prod
@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..analysis.similarity import dot
+from ..analysis.similarity import dots
 from ..core.errors import RecipeError
-from ..core.progress import Progress, silent, told
+from ..core.progress import Progress, beating, silent, told
 from ..core.threads import one_thread
 from ..lora.factors import Delta
 from ..lora.formats import Module
@@ -24,6 +24,8 @@ from .methods import METHODS
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
 
+WORKING = 10  # times a delta's size, that a method needs beside the deltas of a whole target
+COUNTERS = 4 << 20  # bytes, for the counts that thresholds are found by
 NOTICEABLE = 1e-3  # an error that retention must show: half precision's rounding is less
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _WIDTH = {"F64": 3, "F32": 3, "F16": 2, "BF16": 1}
@@ -42,7 +44,7 @@ def execute(
     Args:
         stack: the stack the plan was made for.
         plan: what to do; nothing is decided here.
-        progress: told after every target; what it raises ends the merge.
+        progress: told after every target, and the same again now and then within one; what it raises ends the merge.
         device: where element-wise work is done; all else is small and stays on the CPU.
         is_lazy: results of full rank are let go again, and made anew whenever somebody asks for their values.
 
@@ -56,9 +58,25 @@ def execute(
         )
     dtype = output_dtype(stack, plan)
     pairs = zip(stack.walk(), plan.targets, strict=True)
-    for group, target in told(pairs, len(plan.targets), "merge", progress):
+    total = len(plan.targets)
+    for done, (group, target) in enumerate(told(pairs, total, "merge", progress)):
         make = partial(_made, stack, group, target, plan, dtype, device)
-        yield deferred(make(), make) if is_lazy else make()
+        with beating(partial(progress, "merge", done, total)):
+            made = make()
+        yield deferred(made, make) if is_lazy else made
+
+
+def ask_room(make_room: Callable[[int], object] | None, device: torch.device, plans: Iterable[Plan]) -> None:
+    """Ask a host once to free what the largest target of some plans needs on a device."""
+    largest = max(map(needed, plans), default=0)
+    if make_room is not None and largest and device.type != "cpu":
+        make_room(largest)
+
+
+def needed(plan: Plan) -> int:
+    """The bytes that the element-wise work of a plan takes on a device at most; 0 without any."""
+    with_work = [(prod(one.shape), len(one.work.places)) for one in plan.targets if one.work]
+    return max((4 * size * (count + WORKING) + COUNTERS for size, count in with_work), default=0)
 
 
 def _made(*given: Any) -> Patch:
@@ -124,7 +142,7 @@ def patch_of(
     made = replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
     if work is None and made.error < NOTICEABLE:
         return made
-    return replace(made, projections=tuple(dot(made.delta, delta) for delta in given))
+    return replace(made, projections=dots(made.delta, given))
 
 
 def _in_shape(delta: Delta, shape: tuple[int, ...]) -> Delta:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..core.device import total
 from .work import HIGH, LOW
 
 
@@ -25,7 +26,7 @@ def masked(deltas: Tensor, strengths: Tensor, modes: Sequence[str], *, by_row: b
     pushes = deltas * strengths[:, None, None]
     votes = pushes.sum(2, keepdim=True) if by_row else pushes
     # Added up in the order of the files' content, so a tie is one in any order of the stack.
-    elected = votes.double().sum(0).float()
+    elected = total(votes, 0).to(votes)
     agrees = torch.sign(pushes) * torch.sign(elected) > 0
     kept = deltas.clone()
     for place, mode in enumerate(modes):

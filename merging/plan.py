@@ -216,16 +216,15 @@ def make_plan(
     """
     stack = held_out(stack, recipe)
     related = smoothed({one.target: relation(stack, one) for one in measured}, recipe.smoothing, recipe.scope)
-    pairs = zip(stack.groups, measured, strict=True)
     names = [name for name in BRANCHES if any(one.target.is_clip == (name == "clip") for one in measured)]
     grams = {name: branch_gram(name, stack, measured) for name in names}
     factors = {name: branch_factors(stack, recipe, gram) for name, gram in grams.items()}
+    pairs = zip(stack.walk(), measured, strict=True)
     with torch.no_grad(), one_thread():
         blends = [
             blend_group(stack, recipe, group, one, related[one.target], factors[_branch_of(one.target)])
             for group, one in told(pairs, len(measured), "plan", progress)
         ]
-    stack.release()
     scales = tuple(
         branch_scale(name, recipe, gram, factors[name], measured, blends) for name, gram in grams.items()
     )

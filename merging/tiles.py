@@ -10,7 +10,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from ..core.progress import beat
 from ..lora.factors import Delta, LowRank
+from ..lora.full import Dense
 
 ENTRIES = 1 << 18  # of one delta in a tile: what a core's cache holds beside what is made of it
 
@@ -19,7 +21,9 @@ Walk: TypeAlias = Callable[[], Iterator[Tensor]]
 
 
 class Tiles:
-    """Deltas of one target as row tiles.
+    """Deltas of one target as row tiles, or as a whole.
+
+    Products are made of the rows of one tile at a time even where the whole is given out, so both hold the same bits.
 
     Attributes:
         count: how many deltas.
@@ -28,8 +32,11 @@ class Tiles:
         device: where the tiles are made.
     """
 
-    def __init__(self, deltas: Sequence[Delta], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, deltas: Sequence[Delta], device: torch.device | str = "cpu", *, is_whole: bool = False
+    ) -> None:
         self.device = torch.device(device)
+        self._is_whole = is_whole
         self._makers = [_maker(delta, self.device) for delta in deltas]
         shape = deltas[0].shape
         self.count = len(deltas)
@@ -42,19 +49,27 @@ class Tiles:
         """The rows of a tile; the last one may have fewer."""
         return max(1, ENTRIES // max(self.columns, 1))
 
+    @property
+    def step(self) -> int:
+        """The rows that are given out at a time."""
+        return max(self.rows, 1) if self._is_whole else self.height
+
     def starts(self) -> range:
-        """The first row of every tile."""
-        return range(0, self.rows, self.height)
+        """The first row of everything that is given out."""
+        return range(0, self.rows, self.step)
 
     def walk(self) -> Iterator[Tensor]:
         """The tiles, `(n, t, c)` float32; the memory of one is reused for the next."""
-        space = torch.empty(self.count, min(self.height, self.rows), self.columns, device=self.device)
+        space = torch.empty(self.count, min(self.step, self.rows), self.columns, device=self.device)
         for start in self.starts():
-            stop = min(start + self.height, self.rows)
+            stop = min(start + self.step, self.rows)
             tile = space[:, : stop - start]
             for place, make in enumerate(self._makers):
-                make(start, stop, tile[place])
+                for first in range(start, stop, self.height):
+                    last = min(first + self.height, stop)
+                    make(first, last, tile[place, first - start : last - start])
             yield tile
+            beat()
 
 
 def _maker(delta: Delta, device: torch.device) -> Callable[[int, int, Tensor], object]:
@@ -66,5 +81,8 @@ def _maker(delta: Delta, device: torch.device) -> Callable[[int, int, Tensor], o
     if len(shape) == 1:
         row = delta.flat().to(device).reshape(1, -1)
         return lambda start, stop, out: out.copy_(row)
+    if isinstance(delta, Dense):
+        matrix, scale = delta.matrix, delta.scale
+        return lambda start, stop, out: out.copy_(matrix[start:stop].float() * scale)
     columns = torch.arange(delta.flat_width)
     return lambda start, stop, out: out.copy_(delta.block(torch.arange(start, stop), columns))

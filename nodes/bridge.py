@@ -166,6 +166,16 @@ def work_device(on_gpu: bool) -> torch.device:
     return comfy.model_management.get_torch_device() if on_gpu else torch.device("cpu")
 
 
+def make_room(device: torch.device) -> Callable[[int], None]:
+    """What has ComfyUI unload models until so many bytes of a device's memory are free, as far as it can."""
+    import comfy.model_management
+
+    def freed(size: int) -> None:
+        comfy.model_management.free_memory(size, device)
+
+    return freed
+
+
 def adapters(patches: Sequence[Patch], wider: Collection[Target] = ()) -> dict[Any, Any]:
     """Patches in ComfyUI's form: its own adapters, `alpha` equal to the rank, or whole differences.
 

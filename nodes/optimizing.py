@@ -72,12 +72,14 @@ def optimize(
     if formula := merge_formula(lora_stack, read):
         recipe = replace(recipe, formula=formula)
     entries = [_entry(entry) for entry in read]
+    device = bridge.work_device(on_gpu)
     merged = merge(
         entries,
         recipe,
         model=known,
         progress=bridge.progress_bar(3),
-        device=bridge.work_device(on_gpu),
+        device=device,
+        make_room=bridge.make_room(device),
         is_lazy=is_lazy,
     )
     strength = merged.report.suggested_strength if output_strength < 0 else output_strength

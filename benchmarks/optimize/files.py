@@ -1,5 +1,6 @@
 """A stack of the size people merge: three SDXL LoRAs of 600 targets, ranks 32, 32 and 16, half precision."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -38,15 +39,20 @@ def modules() -> dict[str, tuple[int, int]]:
 
 def write_stack(folder: Path) -> list[Path]:
     """Write the three files, if they are not there yet; deterministic."""
+    return write_loras(folder, RANKS, TARGETS)
+
+
+def write_loras(folder: Path, ranks: Sequence[int], count: int) -> list[Path]:
+    """Write a file for each rank, if it is not there yet; of the first targets or all."""
     paths = []
-    for number, rank in enumerate(RANKS):
+    for number, rank in enumerate(ranks):
         path = folder / f"lora-{number}-r{rank}.safetensors"
         paths.append(path)
         if path.exists():
             continue
         chance = torch.Generator().manual_seed(number)
         tensors: dict[str, torch.Tensor] = {}
-        for name, (out, inner) in modules().items():
+        for name, (out, inner) in list(modules().items())[:count]:
             tensors[f"{name}.lora_up.weight"] = (torch.randn(out, rank, generator=chance) * 0.02).half()
             tensors[f"{name}.lora_down.weight"] = (torch.randn(rank, inner, generator=chance) * 0.05).half()
             tensors[f"{name}.alpha"] = torch.tensor(float(rank // 2)).half()

@@ -9,42 +9,11 @@ user plus system time of the child, its peak memory is the kernel's.
 """
 
 import argparse
-import os
-import subprocess
-import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
+from costs import HERE, START, best, command, cost, load_average
 from files import TARGETS, write_stack
-
-ROOT = Path(__file__).resolve().parents[2]
-COMMAND = (
-    "import importlib.util, sys;"
-    "spec = importlib.util.spec_from_file_location('lora_alloy', sys.argv[1]);"
-    "sys.modules['lora_alloy'] = module = importlib.util.module_from_spec(spec);"
-    "spec.loader.exec_module(module);"
-    "from lora_alloy.cli import main; sys.exit(main(sys.argv[2:]))"
-)
-
-
-@dataclass(frozen=True)
-class Cost:
-    cpu_seconds: float
-    peak_mib: float
-
-
-def cost(*arguments: str) -> Cost:
-    child = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        sys.exit(f"{arguments[0]} ended with {child.returncode}")
-    return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
-
-
-def best(runs: list[Cost]) -> Cost:
-    return Cost(min(run.cpu_seconds for run in runs), min(run.peak_mib for run in runs))
 
 
 def main() -> None:
@@ -59,16 +28,15 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     files = [str(path) for path in write_stack(asked.folder)]
     out = str(asked.folder / "merged.safetensors")
-    dense = str(Path(__file__).with_name("dense.py"))
+    dense = str(HERE / "dense.py")
     ours, reference = [], []
     for _ in range(asked.repeat):
-        merge = ("-c", COMMAND, str(ROOT / "__init__.py"), "merge", *files, "-o", out, "--quiet", "--force")
-        ours.append(cost(*merge))
+        ours.append(cost(*command("merge", *files, "-o", out, "--quiet", "--force")))
         reference.append(cost(dense, out, asked.svd, str(asked.every), *files))
-    start = best([cost("-c", "import torch, safetensors.torch") for _ in range(asked.repeat)])
+    start = best([cost("-c", START) for _ in range(asked.repeat)])
     mine, theirs = best(ours), best(reference)
     whole = start.cpu_seconds + (theirs.cpu_seconds - start.cpu_seconds) * asked.every
-    print(f"{TARGETS} targets, 3 LoRAs of ranks 32, 32 and 16, best of {asked.repeat}")
+    print(f"{TARGETS} targets, 3 LoRAs of ranks 32, 32 and 16, best of {asked.repeat}, {load_average()}")
     print(f"{'':34}CPU s    peak MiB")
     print(f"{'import torch alone':28}{start.cpu_seconds:11.2f}{start.peak_mib:12.0f}")
     print(f"{'lora-alloy merge, whole':28}{mine.cpu_seconds:11.2f}{mine.peak_mib:12.0f}")

@@ -30,14 +30,14 @@ def merge(deltas: Tensor, strengths: Tensor) -> Tensor:
     """
     # Relative to the largest of an entry: the squares of small numbers fall out of float32's range.
     largest = deltas.abs().amax(0)
-    unit = torch.where(largest > 0, largest, 1.0)
+    unit = largest + (1 - torch.sign(largest))
     above, below = torch.zeros_like(largest), torch.zeros_like(largest)
     for delta, strength in zip(deltas, strengths, strict=True):
         part = delta / unit
         weight = part.square() * strength.abs()
         below += weight
         above += weight * part * torch.sign(strength)
-    return largest * above / torch.where(below > 0, below, 1.0)
+    return largest.mul_(above).div_(below + (1 - torch.sign(below)))
 
 
 def finish(merged: Tensor, strengths: Tensor, *, norms: Tensor) -> tuple[Tensor, Tensor] | Tensor:
@@ -55,8 +55,8 @@ def finish(merged: Tensor, strengths: Tensor, *, norms: Tensor) -> tuple[Tensor,
         where the LoRAs all but cancel: those are `merged` as it is.
     """
     present = float(torch.linalg.vector_norm(merged, dtype=torch.float64))
-    shares = strengths.double().abs().cpu()
-    expected = float((shares @ norms.double().cpu()) / shares.sum())
+    shares = strengths.cpu().double().abs()
+    expected = float((shares @ norms.cpu().double()) / shares.sum())
     if present <= ANTIPODAL * expected:
         return merged
     factor = expected / present

@@ -14,6 +14,7 @@ Departures, by `design.md` §3:
 import torch
 from torch import Tensor
 
+from ...core.device import double, total
 from ..recipe_words import Divisor, Unit, Vote
 
 PAPER = "Yadav et al. 2023, arXiv:2306.01708"
@@ -57,7 +58,8 @@ def partial(deltas: Tensor, strengths: Tensor, *, vote: Vote = "auto", unit: Uni
     Raises:
         ValueError: `vote` is not settled.
     """
-    return _elected(deltas, strengths, vote, unit).sum(dtype=torch.float64)
+    # Of signs, single precision adds up a row exactly: it has fewer than 2²⁴ of them.
+    return total(_elected(deltas, strengths, vote, unit).sum(1))
 
 
 def merge(
@@ -88,34 +90,41 @@ def merge(
         ValueError: `vote` is not settled; see `settled_vote`.
     """
     elected = _elected(deltas, strengths, vote, unit)
-    elected = torch.where(elected == 0, torch.where(statistics < 0, -1.0, 1.0).to(elected), elected)
+    # What is 0 becomes the majority's sign. Signs are multiplied and added: masks take ten times as long on a CPU.
+    majority = torch.where(statistics < 0, -1.0, 1.0).to(elected)
+    elected = (elected + majority).sub_(elected.abs().mul_(majority))
     above, below = torch.zeros_like(deltas[0]), torch.zeros_like(elected)
     for delta, strength in zip(deltas, strengths, strict=True):
         push = delta * strength
         if unit == "row":
-            agrees = torch.sign(_ballot(delta, unit)) * torch.sign(strength) == elected
-            above += torch.where(agrees, push, 0)
+            agrees = (torch.sign(_ballot(delta, unit)).to(push) * torch.sign(strength) == elected).to(push)
+            push *= agrees
         else:
-            push *= elected
-            agrees = push > 0
-            above += push.clamp_(min=0)
-        below += agrees * (strength.abs() if divisor == "mass" else 1.0)
+            push.mul_(elected).clamp_(min=0)
+            agrees = torch.sign(push)
+        above += push
+        below += agrees.mul_(strength.abs()) if divisor == "mass" else agrees
     if unit == "entry":
         above *= elected
-    return above / torch.where(below > 0, below, 1.0)
+    return above.div_(below + (1 - torch.sign(below)))
 
 
 def _elected(deltas: Tensor, strengths: Tensor, vote: str, unit: str) -> Tensor:
     """The sign that wins, float32 `(t, c)`, or `(t, 1)` for rows; 0 where none does."""
     if vote == "auto":
         raise ValueError("the vote `auto` must be settled for the whole target first: see `settled_vote`")
+    first = _ballot(deltas[0], unit)
+    if vote == "frequency":
+        counts = torch.zeros_like(first).to(deltas)
+        for delta, strength in zip(deltas, strengths, strict=True):
+            counts += torch.sign(_ballot(delta, unit)).to(deltas).mul_(torch.sign(strength))
+        return torch.sign(counts)
     # Double precision adds what is single exactly, in any order: a tie is a tie for every order of the stack.
-    votes = torch.zeros_like(_ballot(deltas[0], unit), dtype=torch.float64)
+    votes = double(torch.zeros_like(first))
     for delta, strength in zip(deltas, strengths, strict=True):
-        ballot = _ballot(delta, unit)
-        votes += torch.sign(ballot) * torch.sign(strength) if vote == "frequency" else ballot * strength
-    return torch.sign(votes).to(deltas.dtype)
+        votes += double(delta * strength) if unit == "entry" else _ballot(delta, unit) * double(strength)
+    return torch.sign(votes).to(deltas)
 
 
 def _ballot(delta: Tensor, unit: str) -> Tensor:
-    return delta if unit == "entry" else delta.sum(1, keepdim=True, dtype=torch.float64)
+    return delta if unit == "entry" else total(delta, 1, keepdim=True)
