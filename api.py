@@ -2,10 +2,9 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter
 from typing import Any, TypeAlias
 
 import torch
@@ -17,7 +16,6 @@ from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError
 from .core.progress import Progress, silent, told
 from .core.threads import one_thread
-from .core.usage import peak_bytes
 from .lora import keys
 from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
@@ -29,6 +27,7 @@ from .lora.looking import estimate as estimate
 from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
 from .merging.cleaning import cleaner
+from .merging.cost import Cost, Meter
 from .merging.deferred import kept
 from .merging.engine import ask_room, execute
 from .merging.fit import HEADER_BYTES, fitted
@@ -39,7 +38,7 @@ from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan, sources_of
 from .merging.provenance import as_decided
 from .merging.recipe import Recipe
-from .merging.report import Cost, Report, make_report
+from .merging.report import Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
 
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
@@ -147,24 +146,22 @@ def merge(
         StackError: the entries do not fit together.
         RecipeError: the plan is for another stack, or there is no such device.
     """
-    started, peak = perf_counter(), peak_bytes()
+    meter = Meter()
     device = usable(device)
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
     plans = recipe.inner if isinstance(recipe, Plan) else {}
     built, told = _resolved(stack, asked, model, plans, progress, device)
     ask_room(make_room, device, told.get("inner", {}).values())
     measured = measure(built, progress=progress)
-    known = perf_counter()
+    meter.lap()
     if isinstance(recipe, Plan):
         decided = recipe
     else:
         decided = replace(make_plan(built, asked, measured, progress), **told)
-    planned = perf_counter()
+    meter.lap()
     ask_room(make_room, device, [decided])
     patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
-    held = peak_bytes()
-    cost = Cost(known - started, planned - known, perf_counter() - planned, held, held - peak)
-    return Merged(built, decided, measured, patches, cost)
+    return Merged(built, decided, measured, patches, meter.cost())
 
 
 def rewrite(
@@ -195,6 +192,7 @@ def rewrite(
     return merge([Entry(open_lora(path))], recipe, model=model, progress=progress)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Merged:
     """A finished merge: an iterable of patches that can report on itself and be saved.
 
@@ -206,19 +204,11 @@ class Merged:
         cost: what it took.
     """
 
-    def __init__(
-        self,
-        stack: Stack,
-        plan: Plan,
-        measured: Sequence[Measured],
-        patches: tuple[Patch, ...],
-        cost: Cost | None = None,
-    ) -> None:
-        self.stack = stack
-        self.plan = plan
-        self.measured = measured
-        self.patches = patches
-        self.cost = cost
+    stack: Stack
+    plan: Plan
+    measured: Sequence[Measured]
+    patches: tuple[Patch, ...]
+    cost: Cost | None = None
 
     def __iter__(self) -> Iterator[Patch]:
         return iter(self.patches)

@@ -13,6 +13,7 @@ from ..analysis.similarity import Measured, norms, strengths_on
 from ..core.threads import one_thread
 from ..lora.coverage import squared_norm
 from ..lora.stack import Stack
+from .cost import Cost
 from .leaves import Leaf, leaves_of
 from .patch import Patch
 from .plan import Plan
@@ -88,30 +89,6 @@ class Inner:
     target_count: int
     choices: tuple[Choices, ...]
     scales: tuple[Branch, ...]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a merge took.
-
-    Attributes:
-        measure_seconds: to read the files and see how they relate; the inner merges of a formula are in it.
-        plan_seconds: to decide.
-        merge_seconds: to make the result.
-        peak_bytes: the most memory the process has held; 0 where the system does not tell.
-        grown_bytes: how much of that came since the merge began.
-    """
-
-    measure_seconds: float
-    plan_seconds: float
-    merge_seconds: float
-    peak_bytes: int
-    grown_bytes: int
-
-    @property
-    def seconds(self) -> float:
-        """All of it."""
-        return self.measure_seconds + self.plan_seconds + self.merge_seconds
 
 
 @dataclass(frozen=True)

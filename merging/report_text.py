@@ -9,7 +9,8 @@ from .scale import Branch
 from .summary import Choices, Form
 
 if TYPE_CHECKING:
-    from .report import Cost, Report, SourceReport
+    from .cost import Cost
+    from .report import Report, SourceReport
 
 SOFTER = 1.0 - 1e-9  # a factor nearer to 1 is rounding
 COLUMNS = 8  # of more LoRAs, a terminal shows what suffers most

@@ -47,14 +47,13 @@ def page(found: Mapping[str, Results]) -> str:
 
 
 def with_numbers(text: str, found: Mapping[str, Results]) -> str:
-    """A page in which every "`recipe`: Q 0.512 hot, 0.498 gentle" has the numbers that were found.
-
-    Raises:
-        KeyError: it names a recipe that was not judged.
-    """
+    """A page in which every "`recipe`: Q 0.512 hot, 0.498 gentle" has the numbers that were found; "–" if none were."""
 
     def numbers(match: re.Match[str]) -> str:
-        told = [f"{found[zoo].quality_of(match[1]):.3f} {zoo}" for zoo in ("hot", "gentle")]
+        told = []
+        for zoo in ("hot", "gentle"):
+            names = [name for same in found[zoo].names.values() for name in same]
+            told.append(f"{found[zoo].quality_of(match[1]):.3f} {zoo}" if match[1] in names else f"– {zoo}")
         return f"`{match[1]}`: Q {', '.join(told)}"
 
     return MEASURED.sub(numbers, text)
