@@ -1,5 +1,6 @@
 """The Python API: what the command line and the nodes do, as functions (`design.md` §6)."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +10,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from .analysis.measure import measure
 from .analysis.similarity import Measured
+from .cache.store import Store
 from .core.device import usable
 from .core.errors import AlloyError as AlloyError
 from .core.errors import ProofError, SaveError
@@ -19,13 +20,13 @@ from .core.threads import one_thread
 from .lora import keys
 from .lora.base import open_base as open_base
 from .lora.file import LoraFile, open_lora
-from .lora.formats import Module
 from .lora.given import EntryLike as EntryLike
 from .lora.given import entry_of
 from .lora.given import parse_entry as parse_entry
 from .lora.looking import estimate as estimate
 from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
+from .memory import Memory
 from .merging.cleaning import cleaner
 from .merging.cost import Cost, Meter
 from .merging.deferred import kept
@@ -33,16 +34,17 @@ from .merging.engine import ask_room, execute
 from .merging.fit import HEADER_BYTES, fitted
 from .merging.holding import held_out
 from .merging.inner import assembled
+from .merging.losses import MOST, refuse_losses
+from .merging.matching import AGAIN, counterparts
 from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan, sources_of
 from .merging.provenance import as_decided
-from .merging.recipe import Recipe
+from .merging.recipe import AUTO, Recipe
 from .merging.report import Report, make_report
 from .merging.saving import Named, Proof, difference, named, save_patches
 
 StackLike: TypeAlias = "Stack | Sequence[EntryLike]"
-_AGAIN = "Give the LoRAs, strengths and recipe that it was made with, or merge them again."
 
 
 def load(path: Path | str) -> LoraFile:
@@ -73,15 +75,18 @@ def stack_of(
     return build_stack([entry_of(one) for one in entries], model, partial, honour_metadata)
 
 
-def analyze(stack: StackLike, *, progress: Progress = silent) -> tuple[Stack, list[Measured]]:
+def analyze(
+    stack: StackLike, *, progress: Progress = silent, memory: Store | None = None
+) -> tuple[Stack, list[Measured]]:
     """How the LoRAs of a stack relate: norms, cosines, conflicts, overlaps, spectra, target by target.
 
     Raises:
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
-    built = stack_of(stack)
-    return built, measure(built, is_deep=True, progress=progress)
+    remembered = Memory(memory)
+    built = stack_of(remembered.known(stack))
+    return built, remembered.measure(built, is_deep=True, progress=progress)
 
 
 def plan(
@@ -90,6 +95,7 @@ def plan(
     *,
     model: Model | None = None,
     progress: Progress = silent,
+    memory: Store | None = None,
 ) -> Plan:
     """Decide a merge without doing it; the arguments are those of `merge`.
 
@@ -97,9 +103,10 @@ def plan(
         FileError: a file cannot be read.
         StackError: the entries do not fit together.
     """
-    recipe = recipe or Recipe()
-    built, told = _resolved(stack, recipe, model, {}, progress, "cpu")
-    return replace(make_plan(built, recipe, measure(built, progress=progress), progress), **told)
+    recipe, remembered = recipe or Recipe(), Memory(memory)
+    built, told = _resolved(stack, recipe, model, {}, progress, "cpu", remembered)
+    measured = remembered.measure(built, recipe, progress=progress)
+    return replace(make_plan(built, recipe, measured, progress), **told)
 
 
 def _resolved(
@@ -109,14 +116,20 @@ def _resolved(
     plans: Mapping[str, Plan],
     progress: Progress,
     device: torch.device | str,
+    memory: Memory,
 ) -> tuple[Stack, dict[str, Any]]:
     """The stack that a plan is made for, and what the plan says of a formula."""
+    stack = memory.known(stack)
     if not recipe.formula:
         built = stack_of(stack, model, recipe.partial, recipe.honour_metadata)
         return replace(held_out(built, recipe), clean=cleaner(recipe)), {}
-    entries = stack.entries if isinstance(stack, Stack) else [entry_of(one) for one in stack]
+    entries = stack.entries if isinstance(stack, Stack) else stack
     host = stack.model if isinstance(stack, Stack) else model
-    built, inner = assembled(entries, recipe, host, plans, progress, device)
+
+    def measured(inner: Stack, progress: Progress) -> list[Measured]:
+        return memory.measure(inner, recipe, progress=progress)
+
+    built, inner = assembled(entries, recipe, host, plans, progress, device, measured)
     return built, {"inner": inner, "leaves": sources_of(entries)}
 
 
@@ -129,6 +142,7 @@ def merge(
     device: torch.device | str = "cpu",
     make_room: Callable[[int], object] | None = None,
     is_lazy: bool = False,
+    memory: Store | None = None,
 ) -> "Merged":
     """Merge a stack.
 
@@ -140,6 +154,7 @@ def merge(
         device: where element-wise work is done; on the CPU where it does not fit there.
         make_room: asked before a device is used to free so many bytes of its memory, which may do less than that.
         is_lazy: let results of full rank go again; their values are made anew when they are asked for.
+        memory: where analysis and results are remembered; what is found there is the same to the bit.
 
     Raises:
         FileError: a file cannot be read.
@@ -150,17 +165,26 @@ def merge(
     device = usable(device)
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
     plans = recipe.inner if isinstance(recipe, Plan) else {}
-    built, told = _resolved(stack, asked, model, plans, progress, device)
-    ask_room(make_room, device, told.get("inner", {}).values())
-    measured = measure(built, progress=progress)
+    remembered = Memory(memory)
+    built, told = _resolved(stack, asked, model, plans, progress, device, remembered)
+    key = None if isinstance(recipe, Plan) else remembered.key(built, asked, device, is_lazy)
+    found = remembered.recall(key, built, progress)
+    if not found:
+        ask_room(make_room, device, told.get("inner", {}).values())
+    measured = found.measured if found else remembered.measure(built, asked, progress=progress)
     meter.lap()
     if isinstance(recipe, Plan):
         decided = recipe
     else:
-        decided = replace(make_plan(built, asked, measured, progress), **told)
+        made = found.plan if found else make_plan(built, asked, measured, progress)
+        decided = replace(made, **told)
     meter.lap()
+    if found and found.patches is not None:
+        return Merged(built, decided, measured, found.patches, meter.cost(), is_recalled=True)
     ask_room(make_room, device, [decided])
     patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
+    if not found:
+        remembered.keep(key, built, decided, measured, patches)
     return Merged(built, decided, measured, patches, meter.cost())
 
 
@@ -171,6 +195,8 @@ def rewrite(
     tolerance: float = 0.0,
     dtype: str = "auto",
     model: Model | None = None,
+    partial: bool = False,
+    honour_metadata: bool = False,
     progress: Progress = silent,
 ) -> "Merged":
     """One LoRA as it is, ready to be saved in another naming, rank, size or dtype.
@@ -181,6 +207,8 @@ def rewrite(
         tolerance: the relative error a smaller rank may cost.
         dtype: of the result; `auto` is the file's own.
         model: what a host knows of the base model.
+        partial: go on without modules that are not read.
+        honour_metadata: take scales from the header, or from beside the file, where it stores no alpha.
         progress: told after every target.
 
     Raises:
@@ -188,7 +216,8 @@ def rewrite(
         StackError: part of it cannot be read.
         RecipeError: rank, tolerance or dtype is not allowed.
     """
-    recipe = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
+    plain = Recipe(method="weighted_sum", auto_strength=False, rank=rank, tolerance=tolerance, dtype=dtype)
+    recipe = replace(plain, partial=partial, honour_metadata=honour_metadata)
     return merge([Entry(open_lora(path))], recipe, model=model, progress=progress)
 
 
@@ -202,6 +231,7 @@ class Merged:
         measured: what the plan was made from.
         patches: one per target.
         cost: what it took.
+        is_recalled: whether all of it was remembered, and nothing was made.
     """
 
     stack: Stack
@@ -209,6 +239,7 @@ class Merged:
     measured: Sequence[Measured]
     patches: tuple[Patch, ...]
     cost: Cost | None = None
+    is_recalled: bool = False
 
     def __iter__(self) -> Iterator[Patch]:
         return iter(self.patches)
@@ -230,6 +261,7 @@ class Merged:
         clip_gain: float = 1.0,
         rank: int = 0,
         size_bytes: int = 0,
+        max_loss: float = MOST,
         notes: dict[str, str] | None = None,
         progress: Progress = silent,
     ) -> Proof:
@@ -242,12 +274,13 @@ class Merged:
             clip_gain: a factor on the text encoders' targets, baked in.
             rank: at most this rank for every target, 0 for the merge's own.
             size_bytes: at most this size of the file, 0 for what it takes; the directions that carry most stay.
+            max_loss: how much of the result's norm rounding and KnOTS' rank limit may have taken.
             notes: more metadata.
             progress: told after every target, thrice: made ready, written, compared; what it raises ends the work,
                 and nothing was replaced.
 
         Raises:
-            SaveError: the place cannot be written, or the naming lacks a target.
+            SaveError: the place cannot be written, the naming lacks a target, or more than `max_loss` is gone.
             ProofError: what was written is not what was merged; nothing was replaced.
         """
         with one_thread():
@@ -256,18 +289,22 @@ class Merged:
             words = sum(len(f"{name}{text}".encode("utf-8", "replace")) + 8 for name, text in told_texts)
             room = max(1, size_bytes - words - HEADER_BYTES) if size_bytes else 0
             told = Described(self.plan.recipe, naming, gain, clip_gain, rank, room, **hosted)
-            pieces = self._pieces(told, progress)
+            pieces = self._pieces(told, progress, max_loss)
             metadata = describe(self.plan, [piece.patch for piece in pieces], self.stack, told) | (
                 notes or {}
             )
             return save_patches(saved_path(path), pieces, naming, metadata, self.stack.lead, progress)
 
-    def _pieces(self, asked: Described, progress: Progress = silent) -> list[Named]:
+    def _pieces(
+        self, asked: Described, progress: Progress = silent, max_loss: float = math.inf
+    ) -> list[Named]:
         """The patches as a file holds them."""
+        recipe, gains = self.plan.recipe, (asked.gain, asked.clip_gain)
         louder = [
-            shaped(kept(patch), asked.clip_gain if patch.target.is_clip else asked.gain, asked.rank)
-            for patch in told(self.patches, len(self.patches), "prepare", progress)
+            shaped(kept(one), gains[one.target.is_clip], asked.rank, may_widen=recipe.dtype == AUTO)
+            for one in told(self.patches, len(self.patches), "prepare", progress)
         ]
+        refuse_losses(recipe, louder, max_loss)
         pieces = named(louder, asked.naming, self.stack.family, self.stack.spellings, self.stack.height)
         wider = self.stack.wider
         pieces = [replace(piece, is_wider=piece.patch.target in wider) for piece in pieces]
@@ -340,12 +377,12 @@ def verify(
     pieces = merged._pieces(told)
     read_error, where = max(
         (difference(saved.load(module), piece), str(piece.patch.target))
-        for piece, module in zip(pieces, _counterparts(saved, merged, pieces), strict=True)
+        for piece, module in zip(pieces, counterparts(saved, merged.stack.lead, pieces), strict=True)
     )
-    if read_error > allowed_difference(merged.patches[0].dtype):
+    if read_error > max(map(allowed_difference, {patch.dtype for patch in merged})):
         raise ProofError(
             f"`{path}` is not what these inputs give: on {where} it differs by {read_error:.2e} of the norm."
-            f" {_AGAIN}"
+            f" {AGAIN}"
         )
     worst = max(merged.patches, key=lambda patch: patch.error)
     return Proof(
@@ -365,32 +402,3 @@ def _as_hosted(stack: StackLike, told: Described) -> StackLike:
         text = () if told.has_clip else filter(keys.is_text, entry.file.modules)
         hosted.append(replace(entry, file=entry.file.without(left_out.union(text))))
     return hosted
-
-
-def _counterparts(saved: LoraFile, merged: Merged, pieces: Sequence[Named]) -> list[Module]:
-    """The module of a saved file for each piece of a merge.
-
-    Raises:
-        ProofError: a module or a tensor is missing, or too many.
-    """
-    path = saved.tensors.path
-    # A host's model has names of its own for what merges here by module name alone.
-    by_target = {merged.stack.lead(name): name for name in saved.modules}
-    names = [
-        piece.name if piece.name in saved.modules else by_target.get(piece.patch.target, "")
-        for piece in pieces
-    ]
-    missing = [piece.name for piece, name in zip(pieces, names, strict=True) if not name]
-    extra = sorted(saved.modules.keys() - set(names))
-    if missing or extra:
-        first = f"`{missing[0]}` is missing" if missing else f"`{extra[0][:200]}` is not of the merge"
-        raise ProofError(
-            f"`{path}` has {len(saved.modules)} modules, the merge has {len(pieces)}; {first}. {_AGAIN}"
-        )
-    strange = [account.tensor for account in saved.accounts if account.state != "used"]
-    if strange:
-        raise ProofError(
-            f"`{path}` has {len(strange)} tensors that are not of the merge, the first `{strange[0][:200]}`."
-            f" {_AGAIN}"
-        )
-    return [saved.modules[name] for name in names]

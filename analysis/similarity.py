@@ -44,17 +44,15 @@ class Measured:
 
 
 def gram_matrix(deltas: Sequence[Delta]) -> Tensor:
-    """The dot products of deltas on one target.
+    """The dot products of deltas on one target, each the same to the bit whatever the other deltas are.
 
     Returns:
         `(n, n)` float64. A row is not finite if its factors are not.
     """
-    thin = [delta for delta in deltas if isinstance(delta, LowRank)]
-    if len(thin) == len(deltas):
-        return _thin_gram(thin)
     gram = torch.zeros(len(deltas), len(deltas), dtype=torch.float64)
-    for a, one in enumerate(deltas):
-        for b, other in enumerate(deltas[: a + 1]):
+    wide = [delta.to(torch.float32) if isinstance(delta, LowRank) else delta for delta in deltas]
+    for a, one in enumerate(wide):
+        for b, other in enumerate(wide[: a + 1]):
             gram[a, b] = gram[b, a] = dot(one, other)
     return gram
 
@@ -102,19 +100,6 @@ def dots(one: Delta, others: Sequence[Delta]) -> tuple[float, ...]:
     return tuple(
         value if isfinite(value) else dot(one, other) for value, other in zip(found, others, strict=True)
     )
-
-
-def _thin_gram(deltas: Sequence[LowRank]) -> Tensor:
-    up = torch.cat([delta.up.float() for delta in deltas], 1)
-    down = torch.cat([delta.down.float() for delta in deltas])
-    products = (up.T @ up).double() * (down @ down.T)
-    ranks = [delta.rank for delta in deltas]
-    owner = torch.repeat_interleave(torch.arange(len(deltas)), torch.tensor(ranks))
-    rows = products.new_zeros(len(deltas), products.shape[1]).index_add_(0, owner, products)
-    gram = products.new_zeros(len(deltas), len(deltas)).index_add_(1, owner, rows)
-    scale = torch.tensor([delta.scale for delta in deltas], dtype=torch.float64)
-    gram = gram * scale[:, None] * scale
-    return (gram + gram.T) / 2
 
 
 def strengths_on(stack: Stack, one: Measured) -> Tensor:

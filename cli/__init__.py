@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "resize": "a LoRA of a smaller rank, error or file size, and what that costs",
         "convert": "a LoRA of any format as plain LoRA in another naming",
         "verify": "prove a merged file against the LoRAs it was made of",
+        "memory": "what is remembered between runs, and how to forget it",
         "methods": "list merge methods, presets, and what a recipe may hold",
     }
 )

@@ -2,12 +2,12 @@
 
 import argparse
 
-from ..api import rewrite
 from ..core.params import settable
 from ..lora.keys import NAMINGS
 from ..merging.recipe import Recipe
 from .console import Console
-from .rewriting import add_files, kept_header, output_of, refuse_full_rank, say_saved
+from .options import add_max_loss
+from .rewriting import add_files, kept_header, output_of, refuse_full_rank, rewritten, say_saved
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     choice = settable(Recipe)["dtype"].choice
     parser.add_argument("--dtype", choices=choice.words if choice else None, default="auto")
+    add_max_loss(parser)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -31,13 +32,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         SaveError: the result cannot be written, or the naming lacks a target.
     """
     output = output_of(options)
-    merged = rewrite(
-        options.file,
-        rank=options.rank,
-        tolerance=options.tolerance,
-        dtype=options.dtype,
-        progress=console.progress,
-    )
+    merged = rewritten(options, console, options.dtype)
     refuse_full_rank(merged)
-    proof = merged.save(output, naming=options.to, notes=kept_header(merged))
+    proof = merged.save(output, naming=options.to, max_loss=options.max_loss, notes=kept_header(merged))
     return say_saved(proof, merged, options, console, "convert")

@@ -54,8 +54,14 @@ def _scale(one: Inspection) -> str:
     if not alphas.stored_count:
         return "1: no alpha is stored"
     scales = ", ".join(map(str, alphas.scales)) if len(alphas.scales) == 1 else _counts(alphas.scales)
-    missing = f"; {_modules(alphas.missing_count)} without alpha: 1" if alphas.missing_count else ""
-    return f"alpha / rank = {scales}{missing}"
+    broken = alphas.stored_count - alphas.limit_count - sum(alphas.scales.values())
+    parts = [
+        f"alpha / rank = {scales}" if scales else "",
+        f"{_modules(broken)} with an alpha that is no number" if broken else "",
+        f"{_modules(alphas.limit_count)} with an alpha that limits a rotation" if alphas.limit_count else "",
+        f"{_modules(alphas.missing_count)} without alpha: 1" if alphas.missing_count else "",
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def _targets(one: Inspection) -> str:

@@ -23,6 +23,7 @@ from .options import (
     add_base,
     add_device,
     add_entries,
+    add_max_loss,
     add_preserve,
     add_recipe,
     chosen_recipe,
@@ -32,6 +33,7 @@ from .options import (
     refuse_outputs,
 )
 from .output import json_path, write_json, write_text
+from .remembering import add_memory, read_memory, say_memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan", metavar="FILE", type=Path, help="replay a plan that `--json` wrote, instead of a recipe"
     )
+    add_max_loss(parser)
+    add_memory(parser)
     add_recipe(parser)
 
 
@@ -77,16 +81,23 @@ def run(options: argparse.Namespace, console: Console) -> int:
     refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
     if options.base and output.exists() and options.base.exists() and output.samefile(options.base):
         raise SaveError(f"`{output}` is the base model; name another file for the LoRA.")
+    memory = read_memory(options)
     merged = merge(
-        entries, recipe, model=read_base(options), progress=console.progress, device=options.device
+        entries,
+        recipe,
+        model=read_base(options),
+        progress=console.progress,
+        device=options.device,
+        memory=memory,
     )
     # Again, since somebody else may have put a file there meanwhile.
     refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
-    proof = merged.save(output, naming=options.naming)
+    proof = merged.save(output, naming=options.naming, max_loss=options.max_loss)
     console.say(merged.report.text())
     console.say("")
     for line in proof_lines(proof):
         console.say(line)
+    say_memory(memory, merged.is_recalled, console)
     if options.html:
         write_text(options.html, merge_page(merged.report, merged.plan, proof, options.naming))
         console.say(f"Report: {options.html}")
@@ -132,9 +143,11 @@ def _show_plan(options: argparse.Namespace, recipe: Recipe | Plan, console: Cons
         raise UsageError("`--plan-only` writes no LoRA and no report: leave out `-o`, `--html` and `--plan`.")
     entries = _entries(options)
     refuse_outputs(json_path(options.json), _inputs(options, entries), is_forced=options.force)
-    made = plan(entries, recipe, model=read_base(options), progress=console.progress)
+    memory = read_memory(options)
+    made = plan(entries, recipe, model=read_base(options), progress=console.progress, memory=memory)
     for line in _plan_lines(made):
         console.say(line)
+    say_memory(memory, False, console)
     write_json(options.json, "plan", {"plan": made.to_json()}, console)
     return 0
 

@@ -13,6 +13,7 @@ from ..core.params import Param, explained, settable
 from ..core.wholefile import refuse_place
 from ..lora.entries import CONFLICT_MODES, KEY_FILTERS
 from ..lora.stack import Entry, Model
+from ..merging.losses import MOST
 from ..merging.methods import METHODS
 from ..merging.plan import Plan
 from ..merging.presets import PRESETS
@@ -125,6 +126,18 @@ def add_acting(parser: argparse.ArgumentParser) -> None:
             default=[],
             help=f"{what}: {', '.join(words)}; may be given again",
         )
+
+
+def add_max_loss(parser: argparse.ArgumentParser) -> None:
+    """The flag that lets a file be written though much of the merge is gone."""
+    parser.add_argument(
+        "--max-loss",
+        metavar="X",
+        type=float,
+        default=MOST,
+        help="write no file if rounding or KnOTS' rank limit took more than this share of the result (default:"
+        f" {MOST})",
+    )
 
 
 def add_preserve(parser: argparse.ArgumentParser) -> None:

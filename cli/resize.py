@@ -3,12 +3,11 @@
 import argparse
 import re
 
-from ..api import rewrite
 from ..core.errors import RecipeError
 from ..lora.keys import NAMINGS
 from .console import Console
 from .options import UsageError
-from .rewriting import add_files, kept_header, output_of, refuse_full_rank, say_saved
+from .rewriting import add_files, kept_header, output_of, refuse_full_rank, rewritten, say_saved
 
 LARGEST = 1e9  # of a unit
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
@@ -38,12 +37,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         if value is not None and value <= 0:
             raise RecipeError(f"`--{name}` is {value}; it must be more than 0.")
     size_bytes = _bytes(options.size) if options.size else 0
-    merged = rewrite(
-        options.file,
-        rank=options.rank or 0,
-        tolerance=options.tolerance or 0.0,
-        progress=console.progress,
-    )
+    merged = rewritten(options, console)
     if not size_bytes:
         refuse_full_rank(merged)
     proof = merged.save(output, naming=options.naming, size_bytes=size_bytes, notes=kept_header(merged))

@@ -4,13 +4,13 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..api import Merged, saved_path
-from ..core.errors import RecipeError
+from ..api import Merged, rewrite, saved_path
+from ..core.errors import RecipeError, SaveError
 from ..lora.factors import LowRank
 from ..merging.saving import Proof
 from .console import Console
 from .described import size
-from .options import refuse_outputs
+from .options import add_base, read_base, refuse_outputs
 from .output import json_path, write_json
 
 # What another file's header says of its own bytes or factors is not true of the new file.
@@ -24,6 +24,13 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="OUT", required=True, help="the LoRA to write; .safetensors is added"
     )
+    add_base(parser)
+    parser.add_argument("--partial", action="store_true", help="go on without modules that are not read")
+    parser.add_argument(
+        "--honour-metadata",
+        action="store_true",
+        help="take scales from the header where the file stores no alpha",
+    )
 
 
 def output_of(options: argparse.Namespace) -> Path:
@@ -34,8 +41,31 @@ def output_of(options: argparse.Namespace) -> Path:
     """
     output = saved_path(options.output)
     outputs = [output, *json_path(options.json)]
-    refuse_outputs(outputs, [options.file], is_forced=options.force, replaceable=output)
+    inputs = [options.file, *([options.base] if options.base else [])]
+    refuse_outputs(outputs, inputs, is_forced=options.force, replaceable=output)
+    if options.base and output.exists() and options.base.exists() and output.samefile(options.base):
+        raise SaveError(f"`{output}` is the base model; name another file for the LoRA.")
     return output
+
+
+def rewritten(options: argparse.Namespace, console: Console, dtype: str = "auto") -> Merged:
+    """The one LoRA, at the rank or tolerance that was asked for.
+
+    Raises:
+        FileError: the file or the base model cannot be read.
+        StackError: part of it cannot be read.
+        RecipeError: rank, tolerance or dtype is not allowed.
+    """
+    return rewrite(
+        options.file,
+        rank=options.rank or 0,
+        tolerance=options.tolerance or 0.0,
+        dtype=dtype,
+        model=read_base(options),
+        partial=options.partial,
+        honour_metadata=options.honour_metadata,
+        progress=console.progress,
+    )
 
 
 def kept_header(merged: Merged) -> dict[str, str]:

@@ -48,6 +48,7 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 )
 DTYPE_NAMES: Mapping[torch.dtype, str] = MappingProxyType({dtype: name for name, dtype in DTYPES.items()})
 HEADER_LIMIT = 100_000_000
+EMBEDDING = "string_to_param"  # where a textual inversion has its vectors
 NESTING = 4  # dictionaries around the tensors of an old PyTorch file
 # What torch's own unpickler lets out on damaged files, next to what it means to say.
 UNREADABLE = (
@@ -149,7 +150,12 @@ def open_tensors(path: Path) -> TensorFile:
 def _open_safetensors(path: Path, stream: BinaryIO, head: bytes, stamp: Stamp) -> TensorFile:
     refuse_other_kinds(path, head, stamp.size_bytes)
     header_bytes = int.from_bytes(head[:8], "little")
-    if header_bytes > min(stamp.size_bytes - 8, HEADER_LIMIT):
+    if HEADER_LIMIT < header_bytes <= stamp.size_bytes - 8:
+        raise FileError(
+            f"`{path}` has a header of {header_bytes:,} bytes, where safetensors files may have {HEADER_LIMIT:,}; it is"
+            " no LoRA that any loader opens. Get another version of it."
+        )
+    if header_bytes > stamp.size_bytes - 8:
         raise FileError(
             f"`{path}` announces a header of {header_bytes:,} bytes but has {stamp.size_bytes:,} in all; it is"
             " cut off or not a safetensors file. Download it again."
@@ -254,6 +260,12 @@ def _open_pickled(path: Path, stamp: Stamp) -> TensorFile:
     if not isinstance(loaded, dict):
         raise FileError(f"`{path}` holds a {type(loaded).__name__}, not named tensors; use a LoRA file.")
     tensors = {str(name): value for name, value in loaded.items() if isinstance(value, Tensor)}
+    if not tensors and any(map(_has_tensors, loaded.values())):
+        inner = ", ".join(f"`{str(name)[:40]}`" for name, value in loaded.items() if _has_tensors(value))
+        raise FileError(
+            f"`{path}` holds several sets of tensors, {inner}, and does not say which of them is the LoRA. Save that"
+            " one as a `.safetensors` file, and use it."
+        )
     return tensors_in_memory(path, tensors, {}, stamp.size_bytes, SteadyFile(path, stamp).check)
 
 
@@ -263,9 +275,19 @@ def _unwrapped(loaded: object) -> object:
         return loaded
     if isinstance(state := loaded.get("state_dict"), dict):
         return state
-    inner = [value for value in loaded.values() if isinstance(value, dict)]
-    has_tensors = any(isinstance(value, Tensor) for value in loaded.values())
-    return inner[0] if len(inner) == 1 and not has_tensors else loaded
+    if _has_tensors(loaded):
+        return loaded
+    inner = [(name, value) for name, value in loaded.items() if isinstance(value, dict)]
+    inner = [pair for pair in inner if _has_tensors(pair[1])] or inner
+    if len(inner) != 1:
+        return loaded
+    name, found = inner[0]
+    # What an embedding holds is named by its token, which tells nobody what it is.
+    return {f"{EMBEDDING}.{token}": value for token, value in found.items()} if name == EMBEDDING else found
+
+
+def _has_tensors(value: object) -> bool:
+    return isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values())
 
 
 def tensors_in_memory(
@@ -331,12 +353,13 @@ def write_tensors(
     Raises:
         SaveError: the place cannot be written; what stood there before still does.
     """
-    write_whole(path, _serialized(tensors, metadata, progress), check)
+    write_whole(path, serialized(tensors, metadata, progress), check)
 
 
-def _serialized(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], progress: Progress
+def serialized(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], progress: Progress = silent
 ) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file, piece by piece, none of them copied before it is asked for."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name, value in tensors.items():

@@ -28,11 +28,13 @@ class Alphas:
         stored_count: modules with an alpha.
         missing_count: modules without one: their scale is 1.
         scales: alpha / rank → modules of that scale; empty if the alphas were not read.
+        limit_count: modules whose alpha limits a rotation and scales nothing.
     """
 
     stored_count: int
     missing_count: int
     scales: dict[float, int]
+    limit_count: int = 0
 
 
 def find_alphas(file: LoraFile, *, read_values: bool) -> tuple[Alphas, list[str]]:
@@ -44,7 +46,8 @@ def find_alphas(file: LoraFile, *, read_values: bool) -> tuple[Alphas, list[str]
     problems += unread
     problems += _orphans(file)
     problems += _lacking(file, len(told))
-    return Alphas(stored, len(file.modules) - stored, scales), problems
+    limits = sum("alpha" in module.roles and module.format in _LIMITED for module in file.modules.values())
+    return Alphas(stored, len(file.modules) - stored, scales, limits), problems
 
 
 def _scales(file: LoraFile) -> tuple[dict[float, int], list[str]]:

@@ -35,6 +35,7 @@ _STRAY = {
 }
 _BFL_NORM = (".query_norm.scale", ".key_norm.scale")
 _FIRST_LAYER = ("img_in", "diffusion_model.img_in")
+TWICE = " twice, as "
 _UNUSED = "belongs to no factors beside it: no effect"
 
 
@@ -89,6 +90,10 @@ class LoraFile:
         if self.path is not None:
             return self._content_hash(self.path)
         return tensors_sha256({name: self._stored.read(name) for name in self._stored.infos})
+
+    def hash_by(self, content_hash: Callable[[Path], str]) -> None:
+        """Take the hash of the file's content from `content_hash`, unless it is known or nothing is on the disk."""
+        self._content_hash = content_hash
 
     def without(self, names: Collection[str]) -> "LoraFile":
         """The same file, its content's hash included, as if some modules were not in it."""
@@ -166,7 +171,7 @@ def _grouped(infos: Mapping[str, TensorInfo]) -> tuple[dict[str, dict[str, Tenso
         roles = grouped.setdefault(module, {})
         if role in roles:
             # The same factor in two spellings under one name: which one is meant cannot be told.
-            role = f"{role} again, as {name}"
+            role = f"{role}{TWICE}`{roles[role].name}` and as `{name}`"
         roles[role] = info
     for name in [name for name in rest if name.endswith(ia3.COMPANION)]:
         roles = grouped.get(name.removesuffix(ia3.COMPANION), {})
@@ -214,13 +219,18 @@ def _recognised(
     foreign = {name: known for name in rest if (known := others.known_as(name))}
     foreign_modules = {module: what for module, what in foreign.values()}
     for name, roles in grouped.items():
-        twice = next((role for role in roles if " again, as " in role), None)
+        twice = next((role for role in roles if TWICE in role), None)
         if twice:
-            damage.append(Problem(name, f"has its {twice} twice", is_damage=True))
+            what = f"has its {twice}, and which of them is meant cannot be told"
+            damage.append(Problem(name, what, is_damage=True))
             continue
         if not name:
             first = next(iter(roles.values())).name
             damage.append(Problem(first, "is of a module without a name", is_damage=True))
+            continue
+        if (what := foreign_modules.get(name)) and not others.is_harmless(what):
+            # Its factors mean something else there, and are half of it.
+            accounts += _strays(roles, what, [])
             continue
         for made in _modules(name, roles):
             if isinstance(made, Module) and made.key in modules:
@@ -297,6 +307,8 @@ def _not_a_lora(label: str, tensors: TensorFile) -> FileError:
     names = list(tensors.infos)
     if not names:
         return FileError(f"`{tensors.path}` holds no tensors at all; it is damaged. Get it again.")
+    if what := others.no_lora(names):
+        return FileError(f"`{tensors.path}` is {what}")
     if others.looks_like_checkpoint(names):
         return FileError(
             f"`{tensors.path}` is a whole model, a checkpoint with {len(names):,} tensors, not a LoRA. Load"

@@ -8,6 +8,7 @@ text: it is cut to a readable length, and whoever shows it must escape it (`spec
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from .structural import Structural, structural_type
 from .trainers import Trainer, guess_trainer
 
 SHOWN = 5
+_FLOATS = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+_WHOLE = ("alpha", "scalar", "reshape")  # may be whole numbers
 _BASE_MODEL = ("ss_base_model_version", "modelspec.architecture", "ss_sd_model_name")
 
 
@@ -143,6 +146,7 @@ def inspect_opened(file: LoraFile, *, read_alphas: bool = True, model: Model | N
         coverage=coverage_of(file, model) if model else None,
         problems=(
             *_unread(file),
+            *_unreadable(file),
             *_base_needed(file),
             *alpha_problems,
             *_beyond_comfyui(file),
@@ -240,6 +244,27 @@ def _unread(file: LoraFile) -> list[str]:
         f"{len(names)} of {total} modules are not read: `{cut(names[0])}` {text}. A merge refuses the file"
         " unless it is told to go on without them (`--partial`)."
         for text, names in by_text.items()
+    ]
+
+
+def _unreadable(file: LoraFile) -> list[str]:
+    """Factors that are no numbers to multiply by, as their dtypes tell."""
+    plain = set(file.scales.values())
+    found = [
+        info
+        for module in file.modules.values()
+        for role, info in module.roles.items()
+        if role not in _WHOLE
+        and info.dtype not in _FLOATS
+        and info.name not in plain
+        and prod(info.shape) > 1
+    ]
+    if not found:
+        return []
+    dtypes = ", ".join(dict.fromkeys(info.dtype for info in found))
+    return [
+        f"{len(found)} tensors, the first `{cut(found[0].name)}`, are stored as {cut(dtypes)}, without a scale beside"
+        " them that would make them readable: a merge refuses the file. Get it in another precision."
     ]
 
 

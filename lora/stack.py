@@ -251,10 +251,19 @@ def _refuse_unread(entries: Sequence[Entry], model: Model | None, partial: bool,
 
 
 def _noted(entry: Entry) -> Iterator[str]:
-    """What is known, and left out of every merge, and yet was trained."""
-    found = [known[1] for account in entry.file.accounts if (known := others.known_as(account.tensor))]
-    for what, count in Counter(what for what in found if others.is_noted(what)).items():
-        yield f"`{entry.file.label}`: {count} tensors are left out, each {what}."
+    """What is known, and left out of every merge, but for what is refused or named as unread."""
+    unread = {problem.name for problem in entry.file.unread}
+    lost: dict[str, list[str]] = {}
+    for account in entry.file.accounts:
+        known = others.known_as(account.tensor)
+        is_named = (known[0] if known else account.tensor.rpartition(".")[0]) in unread
+        if account.state == "skipped" and not is_named and not others.is_mark(account.tensor):
+            lost.setdefault(known[1] if known else account.reason, []).append(account.tensor)
+    texts = {problem.text for problem in entry.file.unread}
+    for reason, names in lost.items():
+        if reason not in texts:
+            what = "1 tensor is" if len(names) == 1 else f"{len(names)} tensors are"
+            yield f"`{entry.file.label}`: {what} left out, the first `{brief(names[0])}`: {reason}."
 
 
 def _without_base(entry: Entry, model: Model | None) -> list[Problem]:

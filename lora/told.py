@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.tensorfile import TensorFile
+from . import keys
 from .formats import Module
 from .headers import JSON_LIMIT, cut, number, parsed
 
 CONFIG = "adapter_config.json"
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".ckpt"}
 _SCALED = ("lora", "LoHa", "LoKr")
+_PEFT = "base_model.model."
+_MODELS = ("unet", "transformer")  # diffusers' components that are the model
 _EXPRESSION = set("*+?()|[]{}\\^$")
 
 
@@ -52,7 +55,7 @@ def told_scales(
         tensors: that file.
         path: where it lies, to look beside it; None for tensors in memory.
     """
-    settings, problems = _settings(tensors.metadata, path)
+    settings, problems = _settings(tensors.metadata, path, modules)
     found: dict[str, Told] = {}
     for key, module in modules.items():
         if module.format not in _SCALED or "alpha" in module.roles:
@@ -73,18 +76,25 @@ def told_scales(
 
 @dataclass(frozen=True)
 class _Settings:
-    """PEFT's settings of one component; the patterns are module names → numbers, the first that fits counts."""
+    """PEFT's settings of one component; the patterns are module names → numbers, the first that fits counts.
+
+    `is_renamed`: they are of the model, and the file was converted since to names that do not begin with it.
+    """
 
     source: str
     component: str
     values: Mapping[str, Any]
     ranks: Mapping[str, tuple[int, float]]
     alphas: Mapping[str, tuple[int, float]]
+    is_renamed: bool = False
 
     def tell(self, module: Module) -> Told | None:
         """The scale of one module, None if it is of another component or the settings do not say."""
-        name = module.name.removeprefix("base_model.model.")
-        if self.component and not name.startswith(f"{self.component}."):
+        name = module.name.removeprefix(_PEFT)
+        if self.is_renamed:
+            if keys.is_text(name):
+                return None
+        elif self.component and not name.startswith(f"{self.component}."):
             return None
         name = name.removeprefix(f"{self.component}.")
         rank = _matched(self.ranks, name)
@@ -99,7 +109,9 @@ class _Settings:
         return Told(self.source, alpha, rank, alpha / divisor, fits)
 
 
-def _settings(metadata: Mapping[str, str], path: Path | None) -> tuple[list[_Settings], list[str]]:
+def _settings(
+    metadata: Mapping[str, str], path: Path | None, modules: Mapping[str, Module]
+) -> tuple[list[_Settings], list[str]]:
     """Settings of every component, those in the header first; and what of them is not understood."""
     by_owner: dict[tuple[str, str], dict[str, Any]] = {}
     header = parsed(metadata.get("lora_adapter_metadata", ""))
@@ -119,7 +131,16 @@ def _settings(metadata: Mapping[str, str], path: Path | None) -> tuple[list[_Set
                 " the scale that they tell."
             )
             continue
-        made.append(_Settings(source, owner, values, patterns[0] or {}, patterns[1] or {}))
+        is_renamed = owner in _MODELS and not any(
+            module.name.removeprefix(_PEFT).startswith(f"{owner}.") for module in modules.values()
+        )
+        if is_renamed and any(patterns):
+            problems.append(
+                f"{source} goes with patterns of module names, and the file was converted to others since; they are"
+                " not read, and neither is the scale that they tell."
+            )
+            continue
+        made.append(_Settings(source, owner, values, patterns[0] or {}, patterns[1] or {}, is_renamed))
     return made, problems
 
 

@@ -25,23 +25,24 @@ def balanced(gram: Tensor, wanted: float) -> Tensor:
     slopes = gram.diagonal().sqrt().rsqrt()
     if float(gram.sum()) <= wanted**2:
         return torch.ones_like(slopes)
-    # Between two places where a LoRA reaches its strength, the energy is a quadratic in s.
-    low = 0.0
+    # Between two places where a LoRA reaches its strength, the energy is a quadratic in s. LoRAs that oppose each
+    # other may make it fall again: the last crossing is next to the plain sum where that is hardly too loud.
+    last, low = torch.ones_like(slopes), 0.0
     for high in sorted((1.0 / slopes).tolist()):
         free = slopes * low < 1.0
         free &= slopes * high <= 1.0 + 1e-12
         fixed, moving = torch.where(free, 0.0, 1.0).to(gram), torch.where(free, slopes, 0.0)
         found = _crossing(gram, fixed, moving, wanted, low, high)
         if found is not None:
-            return (slopes * found).clamp(max=1.0)
+            last = (slopes * found).clamp(max=1.0)
         low = high
-    return torch.ones_like(slopes)
+    return last
 
 
 def _crossing(
     gram: Tensor, fixed: Tensor, moving: Tensor, wanted: float, low: float, high: float
 ) -> float | None:
-    """The first `s` from `low` to `high` at which `fixed + s · moving` has the wanted norm; None if none has."""
+    """The last `s` from `low` to `high` at which `fixed + s · moving` has the wanted norm; None if none has."""
     a = float(moving @ gram @ moving)
     b = float(fixed @ gram @ moving)
     c = float(fixed @ gram @ fixed) - wanted**2
@@ -51,4 +52,4 @@ def _crossing(
     # The sum of two numbers of one sign; their difference would lose digits.
     q = -(b + (1.0 if b >= 0 else -1.0) * root**0.5)
     found = sorted(one for one in ((q / a), (c / q if q else 0.0)) if low <= one <= high * (1 + 1e-12))
-    return found[0] if found else None
+    return found[-1] if found else None

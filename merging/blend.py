@@ -12,12 +12,12 @@ from ..enhance import orthogonalise
 from ..lora.stack import Group, Stack
 from .cleaning import tamed
 from .density import guessed_density
-from .elements import expected_norm
+from .elements import expected
 from .methods import METHODS, degree, is_linear, shares_basis, ties
 from .methods.spherical import combined_norm
 from .recipe import Recipe
 from .selection import Relation, choose, taking_part
-from .work import ALL, COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL, Setting, Work
+from .work import ALL, COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL, Work, decided
 
 NOTHING = "nothing to blend here"
 
@@ -39,6 +39,7 @@ class Blend:
         reason: why this one.
         rule: what chose it, without what it went by.
         norm: of the blend, without what is preserved; from a sample, if there is element-wise work.
+        across: the dot product of that blend with what is preserved; only of element-wise work.
         work: the element-wise work, or None where the blend is a combination.
         has_cancelled: the LoRAs all but cancel each other, and the method took their average.
     """
@@ -49,6 +50,7 @@ class Blend:
     reason: str
     rule: str
     norm: float
+    across: float = 0.0
     work: Work | None = None
     has_cancelled: bool = False
 
@@ -89,20 +91,26 @@ def blend_group(
         work = _work(stack, recipe, group, one, places, weights, module)
         deltas = stack.load(group)
         chosen = [deltas[index] for index in places.tolist()]
-        if work.settings.get("density") == 0.0:
+        if work.settings["density"] == 0.0:
             found = guessed_density(chosen, recipe.architecture, stack.family, str(one.target))
             work = replace(work, settings={**work.settings, "density": found})
-        norm = expected_norm(chosen, work, module, str(one.target))
-        return replace(blend, norm=norm, work=work, reason=reason + _told(work))
-    return _combined(recipe, one, blend, places, weights)
+        top = [(deltas[k], float(strengths[k])) for k in torch.nonzero(is_preserved).flatten().tolist()]
+        norm, across = expected(chosen, work, module, str(one.target), one.gram.diagonal()[places], top)
+        return replace(blend, norm=norm, across=across, work=work, reason=reason + _told(work))
+    is_turned = ORTHOGONALISE in recipe.enhancers and _acts(
+        ORTHOGONALISE, module, is_row=len(group.shape) == 1
+    )
+    return _combined(recipe, one, blend, places, weights, is_turned=is_turned)
 
 
-def _combined(recipe: Recipe, one: Measured, blend: Blend, places: Tensor, weights: Tensor) -> Blend:
+def _combined(
+    recipe: Recipe, one: Measured, blend: Blend, places: Tensor, weights: Tensor, *, is_turned: bool
+) -> Blend:
     """A blend by a linear method, on its own or behind an orthogonalisation: coefficients."""
     module, gram = METHODS[blend.method], one.gram[places][:, places]
     matrix = torch.eye(len(places), dtype=gram.dtype)
     reason = blend.reason
-    if ORTHOGONALISE in recipe.enhancers and len(places) > 1:
+    if is_turned and len(places) > 1:
         matrix = orthogonalise.matrix(gram, symmetric=recipe.symmetric)
         reason += "; orthogonalised"
     turned = matrix @ gram @ matrix.T
@@ -132,17 +140,16 @@ def _work(
     is_row = len(group.shape) == 1
     sparsifier = recipe.sparsifier or getattr(module, "SPARSIFIER", "")
     enhancers = tuple(name for name in recipe.enhancers if _acts(name, module, is_row=is_row))
-    settings: dict[str, Setting] = {
-        "dampening": recipe.dampening,
-        "divisor": recipe.divisor,
-        "symmetric": recipe.symmetric,
-        "dominance": recipe.dominance,
-        "rank_limit": recipe.rank_limit,
-        "vote": ties.settled_vote(recipe.vote, one.gram[places][:, places], weights),
-        "unit": "row" if COLUMN_WISE in enhancers else "entry",
-    }
-    if sparsifier:
-        settings["density"] = recipe.density_of(sparsifier)
+    settings = decided(
+        dampening=recipe.dampening,
+        density=recipe.density_of(sparsifier) if sparsifier else 1.0,
+        divisor=recipe.divisor,
+        dominance=recipe.dominance,
+        rank_limit=recipe.rank_limit,
+        symmetric=recipe.symmetric,
+        unit="row" if COLUMN_WISE in enhancers else "entry",
+        vote=ties.settled_vote(recipe.vote, one.gram[places][:, places], weights),
+    )
     gain = 1.0
     if degree(module, settings) == 0 and recipe.strength_scale == "absolute":
         gain = mean_strength(weights)
@@ -161,14 +168,12 @@ def _work(
 
 
 def _acts(name: str, module: ModuleType, *, is_row: bool) -> bool:
-    """Whether an enhancer changes anything with a method: TALL-masks around a linear one do not, by law."""
+    """Whether an enhancer acts: TALL-masks do nothing around a linear method, by law; all others ask for a matrix."""
     if name == TALL:
         return not is_linear(module)
-    if name == COLUMN_WISE:
-        return not is_row
     if name == KNOTS:
         return not is_row and not shares_basis(module)
-    return name == ORTHOGONALISE
+    return not is_row
 
 
 def _told(work: Work) -> str:

@@ -24,7 +24,10 @@ def cleaner(recipe: Recipe) -> Callable[[Delta], Delta] | None:
         return None
 
     def clean(delta: Delta) -> Delta:
-        if len(delta.shape) < 2:
+        # Broken values have no spectrum: whoever measures them says which file and module they are of.
+        if len(delta.shape) < 2 or not all(
+            torch.isfinite(one.float()).all() for one in delta.tensors.values()
+        ):
             return delta
         up, down = star.cleaned(*factors_of(delta), eta=recipe.star_eta)
         return LowRank(up, down, 1.0, delta.shape)

@@ -17,7 +17,8 @@ def combined(
 ) -> tuple[Delta, float]:
     """`Σ coefficient · delta`, float32, scale 1.
 
-    Low-rank deltas stay so; one Kronecker product alone stays one; what has no small form becomes dense.
+    Low-rank deltas stay so; one Kronecker product alone stays one; what has no small form becomes dense, and so does a
+    bias or a norm, of whatever rank.
 
     Args:
         deltas: of one target.
@@ -29,6 +30,9 @@ def combined(
         The combination, and the relative error of the truncation.
     """
     shape = deltas[0].shape
+    if len(shape) < 2:
+        # A bias or a norm has one value an output: no factors of it are smaller.
+        rank, tolerance = 0, 0.0
     acting = [(delta, factor) for delta, factor in zip(deltas, coefficients, strict=True) if factor != 0.0]
     acting = acting or [(deltas[0], 0.0)]
     thin = [delta for delta, _ in acting if isinstance(delta, LowRank)]

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..analysis.similarity import dot
 from ..core.device import emptied, full_precision, is_refusal
 from ..core.log import log
 from ..core.quantile import magnitude_thresholds
-from ..core.rng import spread, uniform
+from ..core.rng import uniform
 from ..enhance import orthogonalise, tall_masks
 from ..lora.factors import Delta, LowRank
 from ..lora.full import Dense
@@ -33,7 +34,12 @@ Restore = Callable[[Tensor], Tensor]
 
 
 def blended(
-    deltas: Sequence[Delta], work: Work, method: ModuleType, target: str, device: torch.device | str = "cpu"
+    deltas: Sequence[Delta],
+    work: Work,
+    method: ModuleType,
+    target: str,
+    device: torch.device | str = "cpu",
+    multiplied: Callable[[], Sequence[Delta]] | None = None,
 ) -> tuple[Delta, float]:
     """The blend of one target.
 
@@ -44,6 +50,7 @@ def blended(
         target: its name; chance is drawn by it.
         device: where it is done: on what is no CPU whole targets at a time, in tiles if they do not fit, and on the
             CPU if those do not either.
+        multiplied: the same deltas, multiplied out by whoever kept them; asked only on the CPU, and if that helps.
 
     Returns:
         The result, float32, scale 1: dense, or low-rank where the method gives factors; and the relative error of
@@ -65,7 +72,7 @@ def blended(
             log.info("%s could not be merged %s on %s: %s", target, what, where, str(problem)[:200])
         emptied(where)  # behind the handler, which holds on to the failed call's tensors
     where, is_whole = ways[-1]
-    return _blended(deltas, work, method, target, where, is_whole)
+    return _blended(deltas, work, method, target, where, is_whole, multiplied)
 
 
 def _is_entrywise(work: Work, method: ModuleType) -> bool:
@@ -81,6 +88,7 @@ def _blended(
     target: str,
     device: torch.device,
     is_whole: bool,
+    multiplied: Callable[[], Sequence[Delta]] | None = None,
 ) -> tuple[Delta, float]:
     shape = deltas[0].shape
     if len(shape) > 1 and (KNOTS in work.enhancers or shares_basis(method)):
@@ -89,6 +97,8 @@ def _blended(
         merged = _Run(Tiles(inner, device, is_whole=is_whole), work, method, target).result()
         down = merged.matrix if isinstance(merged, Dense) else merged.flat()
         return LowRank(basis, down, 1.0, shape), lost
+    if multiplied is not None:
+        deltas = multiplied()
     made = _Run(Tiles(deltas, device, is_whole=is_whole), work, method, target).result()
     if isinstance(made, LowRank):
         return LowRank(made.up, made.down, 1.0, shape), 0.0
@@ -96,15 +106,61 @@ def _blended(
     return Dense(matrix if len(shape) > 1 else matrix.reshape(-1, 1), 1.0, shape), 0.0
 
 
-def expected_norm(deltas: Sequence[Delta], work: Work, method: ModuleType, target: str) -> float:
-    """The norm that a blend will have, from some rows of it; exact where the target has no more than those."""
-    shape = deltas[0].shape
-    if len(shape) == 1 or shape[0] <= SAMPLE or KNOTS in work.enhancers or shares_basis(method):
-        return norm_of(blended(deltas, work, method, target)[0])
-    rows = spread(SAMPLE, shape[0], target)
-    columns = torch.arange(deltas[0].numel // shape[0])
-    some = [Dense(delta.block(rows, columns), 1.0, (len(rows), len(columns))) for delta in deltas]
-    return norm_of(blended(some, work, method, target)[0]) * (shape[0] / len(rows)) ** 0.5
+def expected(
+    deltas: Sequence[Delta],
+    work: Work,
+    method: ModuleType,
+    target: str,
+    energies: Tensor,
+    top: Sequence[tuple[Delta, float]],
+) -> tuple[float, float]:
+    """The norm that a blend will have, and its dot product with what is added on top of it.
+
+    From some rows of it; exact where the target has no more than those.
+
+    Args:
+        deltas: as for `blended`.
+        work: as for `blended`.
+        method: as for `blended`.
+        target: as for `blended`.
+        energies: `(n,)` float64, squared norms of the deltas.
+        top: the deltas that are added on top, and what each is multiplied by.
+    """
+    shape, share = deltas[0].shape, 0.0
+    squares = torch.tensor(work.strengths, dtype=torch.float64).square()
+    some, above = deltas, [delta for delta, _ in top]
+    if not (len(shape) == 1 or shape[0] <= SAMPLE or KNOTS in work.enhancers or shares_basis(method)):
+        rows = _typical_rows(deltas, squares)
+        columns = torch.arange(deltas[0].numel // shape[0])
+        sizes = (len(rows), len(columns))
+        some, above = (
+            [Dense(one.block(rows, columns), 1.0, sizes) for one in whole] for whole in (deltas, above)
+        )
+        sampled = torch.tensor([norm_of(one) ** 2 for one in some], dtype=torch.float64)
+        # What these rows have of the LoRAs' energy tells what they have of the result's.
+        share = float(squares @ sampled) / float(squares @ energies)
+    if share <= 0.0:
+        some, above, share = deltas, [delta for delta, _ in top], 1.0
+    made = blended(some, work, method, target)[0]
+    across = sum(factor * dot(made, one) for one, (_, factor) in zip(above, top, strict=True))
+    return norm_of(made) / share**0.5, across / share
+
+
+def _typical_rows(deltas: Sequence[Delta], squares: Tensor) -> Tensor:
+    """Rows that stand for all: every so many-th of them, in the order of how much the LoRAs change them."""
+    energy = sum(float(square) * _row_energies(one) for square, one in zip(squares, deltas, strict=True))
+    assert isinstance(energy, Tensor)
+    step = len(energy) / SAMPLE
+    places = ((torch.arange(SAMPLE, dtype=torch.float64) + 0.5) * step).long()
+    return torch.sort(energy, stable=True).indices[places].sort().values
+
+
+def _row_energies(delta: Delta) -> Tensor:
+    """The squared norm of every row, `(o,)` float64."""
+    if isinstance(delta, LowRank):
+        up, down = delta.up.float(), delta.down.float()
+        return ((up @ (down @ down.T)) * up).sum(1).double() * delta.scale**2
+    return delta.flat().double().square().sum(1)
 
 
 def norm_of(delta: Delta) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..analysis.similarity import dots
+from ..analysis.similarity import dots, gram_matrix
 from ..core.errors import RecipeError
 from ..core.progress import Progress, beating, silent, told
 from ..core.threads import one_thread
@@ -21,8 +21,11 @@ from .deferred import deferred
 from .elements import blended, norm_of
 from .forms import form_of
 from .methods import METHODS
+from .methods.spherical import combined_norm
 from .patch import Patch, rounded
 from .plan import Plan, TargetPlan, is_for
+from .recipe import AUTO
+from .remembering import Remember, remembered
 
 WORKING = 10  # times a delta's size, that a method needs beside the deltas of a whole target
 COUNTERS = 4 << 20  # bytes, for the counts that thresholds are found by
@@ -38,6 +41,7 @@ def execute(
     device: torch.device | str = "cpu",
     *,
     is_lazy: bool = False,
+    remember: Remember | None = None,
 ) -> Iterator[Patch]:
     """The patches of a plan, in its order.
 
@@ -47,6 +51,7 @@ def execute(
         progress: told after every target, and the same again now and then within one; what it raises ends the merge.
         device: where element-wise work is done; all else is small and stays on the CPU.
         is_lazy: results of full rank are let go again, and made anew whenever somebody asks for their values.
+        remember: keeps deltas that element-wise work on the CPU multiplies out; the result is the same, bit for bit.
 
     Raises:
         RecipeError: the plan is for another stack.
@@ -60,7 +65,7 @@ def execute(
     pairs = zip(stack.walk(), plan.targets, strict=True)
     total = len(plan.targets)
     for done, (group, target) in enumerate(told(pairs, total, "merge", progress)):
-        make = partial(_made, stack, group, target, plan, dtype, device)
+        make = partial(_made, stack, group, target, plan, dtype, device, remember)
         with beating(partial(progress, "merge", done, total)):
             made = make()
         yield deferred(made, make) if is_lazy else made
@@ -92,7 +97,7 @@ def width_of(module: Module) -> int:
 
 def output_dtype(stack: Stack, plan: Plan) -> torch.dtype:
     """The dtype of a plan's results: the one asked for, or the widest of the inputs, at least 16 bits."""
-    if plan.recipe.dtype != "auto":
+    if plan.recipe.dtype != AUTO:
         return _DTYPES[plan.recipe.dtype]
     widest = max(
         width_of(contribution.module) for group in stack.groups for contribution in group.contributions
@@ -107,6 +112,7 @@ def patch_of(
     plan: Plan,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
+    remember: Remember | None = None,
 ) -> Patch:
     """The patch of one target of a plan, whatever the others are.
 
@@ -117,6 +123,7 @@ def patch_of(
         plan: the plan.
         dtype: of the result.
         device: where element-wise work is done.
+        remember: as in `execute`.
 
     Raises:
         ProofError: the result is too large for the dtype.
@@ -128,18 +135,21 @@ def patch_of(
     rank, tolerance, norm, unshared = recipe.rank, recipe.tolerance, target.norm, 0.0
     if work is not None:
         blending = [deltas[place] for place in work.places]
-        blend, unshared = blended(blending, work, METHODS[target.method], str(group.target), device)
-        rank, tolerance = form_of(blend, recipe, sum(delta.rank for delta in blending))
+        known = remember and partial(remembered, stack, group, work.places, blending, remember)
+        blend, unshared = blended(blending, work, METHODS[target.method], str(group.target), device, known)
         others = [place for place in range(len(deltas)) if place not in work.places]
+        top = sum(deltas[place].rank for place in others if is_kept[place])
+        rank, tolerance = form_of(blend, recipe, sum(delta.rank for delta in blending), top)
         deltas = [blend, *(deltas[place] for place in others)]
         coefficients = [1.0, *(coefficients[place] for place in others)]
         is_kept = [False, *(is_kept[place] for place in others)]
     delta, kept, lost = combined_keeping(deltas, coefficients, is_kept, rank, tolerance)
     if work is not None:
-        # What a truncation takes is orthogonal to what it leaves.
-        norm = norm_of(delta) / max(1.0 - lost**2, 1e-12) ** 0.5
-    made = rounded(group.target, _in_shape(delta, group.shape), dtype, norm)
-    made = replace(made, error=hypot(lost, made.error, unshared), kept=kept, norm=norm)
+        factors = torch.tensor(coefficients, dtype=torch.float64)
+        norm = combined_norm(gram_matrix(deltas), factors) if len(deltas) > 1 else norm_of(deltas[0])
+    made = rounded(group.target, _in_shape(delta, group.shape), dtype, norm, may_widen=recipe.dtype == AUTO)
+    error = hypot(lost, made.rounding, unshared)
+    made = replace(made, error=error, kept=kept, cut=lost, unshared=unshared)
     if work is None and made.error < NOTICEABLE:
         return made
     return replace(made, projections=dots(made.delta, given))

@@ -6,8 +6,8 @@ again each time, since a model's worth of them is not.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..analysis.measure import measure
+from ..analysis.similarity import Measured
 from ..core.errors import RecipeError
 from ..core.progress import Progress, silent
 from ..core.tensorfile import TensorInfo, tensors_in_memory
@@ -29,7 +30,7 @@ from . import formula
 from .cleaning import cleaner
 from .engine import patch_of, width_of
 from .holding import held_out
-from .plan import Plan, is_for, make_plan
+from .plan import Plan, Source, TargetPlan, is_for, make_plan
 from .recipe import Recipe
 
 TRIGGERS = "modelspec.trigger_phrase"
@@ -60,8 +61,14 @@ class InnerFile(LoraFile):
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the plan: it names its sources by content."""
-        return sha256(json.dumps(self.plan.to_json(), sort_keys=True).encode()).hexdigest()
+        """The hash of what is merged and how: the same for every order of the stack, whatever its files are called."""
+        contents = [entry.file.sha256 for entry in self.stack.entries]
+        said = {
+            "recipe": self.plan.recipe.to_json(),
+            "sources": sorted(_identity(source) for source in self.plan.sources),
+            "targets": [_decided(target, contents) for target in self.plan.targets],
+        }
+        return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
     def honouring(self) -> "InnerFile":
         """Itself: its own files were asked when it was planned."""
@@ -97,6 +104,27 @@ class InnerFile(LoraFile):
         )
 
 
+def _identity(source: Source) -> list[str]:
+    """A source without its name."""
+    numbers = (float(source.strength), float(source.clip_strength), source.preserve)
+    return [source.sha256, *map(repr, numbers), source.conflict_mode, source.key_filter]
+
+
+def _decided(target: TargetPlan, contents: Sequence[str]) -> list[object]:
+    """What is done on a target, with the LoRAs in the order of their content."""
+    names = [contents[entry] for entry in target.entries]
+    made: list[object] = [
+        str(target.target),
+        target.method,
+        sorted(zip(names, target.coefficients, strict=True)),
+    ]
+    work = target.work
+    if work is not None:
+        apart = replace(work, places=(), strengths=(), contents=(), masks=())
+        made += [sorted(zip(work.contents, work.strengths, work.masks, strict=True)), asdict(apart)]
+    return made
+
+
 def assembled(
     entries: Sequence[Entry],
     recipe: Recipe,
@@ -104,6 +132,9 @@ def assembled(
     plans: Mapping[str, Plan] = MappingProxyType({}),
     progress: Progress = silent,
     device: torch.device | str = "cpu",
+    measured: Callable[[Stack, Progress], Sequence[Measured]] = lambda stack, progress: measure(
+        stack, progress=progress
+    ),
 ) -> tuple[Stack, dict[str, Plan]]:
     """The outermost stack of a formula, and the plans of what it merges first, by label.
 
@@ -114,6 +145,7 @@ def assembled(
         plans: of inner results, to be replayed; others are made.
         progress: told of every inner merge.
         device: where element-wise work is done.
+        measured: what measures inner stacks.
 
     Raises:
         RecipeError: the formula cannot be read, or a plan is for other LoRAs.
@@ -131,9 +163,7 @@ def assembled(
                 members.append(_weighted(entries[member.place], member.weight))
                 continue
             stack = stack_of(member)
-            plan = plans.get(member.label) or make_plan(
-                stack, inside, measure(stack, progress=progress), progress
-            )
+            plan = plans.get(member.label) or make_plan(stack, inside, measured(stack, progress), progress)
             if not is_for(plan, stack):
                 raise RecipeError(
                     f"The plan of {member.label} was made for other LoRAs. Make the plan again."

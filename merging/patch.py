@@ -12,6 +12,9 @@ from ..lora.full import Dense
 from ..lora.target import Target
 from .combine import rounding_norm, shrunk
 
+LARGEST = torch.finfo(torch.float32).max  # factors may hold what their product, in a loader, does not
+LOSSY = 0.01  # of a result; what takes more is told to the user
+
 
 @dataclass(frozen=True)
 class Patch:
@@ -24,6 +27,9 @@ class Patch:
         kept: how many of the last directions are those of preserved LoRAs.
         norm: the Frobenius norm of the exact result.
         projections: its dot products with the deltas of the target's entries, where the plan does not tell them.
+        rounding: of the error, what the dtype took.
+        cut: of the error, what a smaller rank took.
+        unshared: of the error, what KnOTS' basis could not hold.
     """
 
     target: Target
@@ -32,6 +38,9 @@ class Patch:
     kept: int = 0
     norm: float = 0.0
     projections: tuple[float, ...] = ()
+    rounding: float = 0.0
+    cut: float = 0.0
+    unshared: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -70,8 +79,14 @@ class Patch:
         return self.delta.down
 
 
-def shaped(patch: Patch, gain: float, rank: int) -> Patch:
+def shaped(patch: Patch, gain: float, rank: int, *, may_widen: bool = False) -> Patch:
     """A patch times `gain`, of at most `rank` if that is not 0; its error grows by what that takes.
+
+    Args:
+        patch: the patch.
+        gain: the factor.
+        rank: the rank, or 0.
+        may_widen: as for `rounded`.
 
     Raises:
         SaveError: the gain is not a number.
@@ -85,8 +100,15 @@ def shaped(patch: Patch, gain: float, rank: int) -> Patch:
     delta, kept, lost = shrunk(patch.delta.times(1.0), patch.kept, rank if is_cut else 0)
     delta = _louder(delta, gain)
     norm = rounding_norm(delta, delta.times(0.0))
-    made = rounded(patch.target, delta, patch.dtype, norm)
-    return replace(made, error=hypot(patch.error, lost) + made.error, kept=kept)
+    made = rounded(patch.target, delta, patch.dtype, norm, may_widen=may_widen)
+    return replace(
+        made,
+        error=hypot(patch.error, lost) + made.error,
+        kept=kept,
+        rounding=patch.rounding + made.rounding,
+        cut=hypot(patch.cut, lost),
+        unshared=patch.unshared,
+    )
 
 
 def _louder(delta: Delta, gain: float) -> Delta:
@@ -97,21 +119,35 @@ def _louder(delta: Delta, gain: float) -> Delta:
     return replace(delta, up=delta.up * (gain / share), down=delta.down * share)
 
 
-def rounded(target: Target, delta: Delta, dtype: torch.dtype, norm: float) -> Patch:
+def rounded(
+    target: Target, delta: Delta, dtype: torch.dtype, norm: float, *, may_widen: bool = False
+) -> Patch:
     """A delta in a dtype, as a patch whose error is that of the rounding, relative to `norm`.
+
+    Args:
+        target: its target.
+        delta: float32.
+        dtype: of the patch.
+        norm: of the exact result.
+        may_widen: keep it in float32 where the dtype would take more than `LOSSY` of it, or cannot hold it.
 
     Raises:
         ProofError: a value is too large for the dtype.
     """
     cast = delta.to(dtype)
-    if not isfinite(sum(float(tensor.abs().amax()) for tensor in cast.tensors.values())):
+    is_held = isfinite(sum(float(tensor.abs().amax()) for tensor in cast.tensors.values()))
+    is_held &= norm <= LARGEST
+    is_exact = norm == 0.0 or dtype == torch.float32 or not is_held
+    off = 0.0 if is_exact else rounding_norm(delta, cast) / norm
+    if may_widen and dtype != torch.float32 and (not is_held or off > LOSSY):
+        return rounded(target, delta, torch.float32, norm)
+    if not is_held:
         remedy = "lower the strengths"
         if dtype != torch.float32:
             remedy = f"merge in float32 (`--dtype float32`), or {remedy}"
         name = str(dtype).removeprefix("torch.")
         raise ProofError(f"The result on {target} is too large for {name}; {remedy}.")
-    off = 0.0 if norm == 0.0 or dtype == torch.float32 else rounding_norm(delta, cast) / norm
-    return Patch(target, cast, off, norm=norm)
+    return Patch(target, cast, off, norm=norm, rounding=off)
 
 
 def part_of(patch: Patch, target: Target) -> Patch:

@@ -5,7 +5,6 @@ It is what the report prints, what is stored and what replays; execution decides
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import hypot
 from typing import Any
 
 import torch
@@ -170,6 +169,9 @@ def _target_plan(given: object) -> TargetPlan:
     coefficients = tuple(map(as_number, as_list(fields["coefficients"])))
     if len(entries) != len(coefficients):
         raise ValueError("a target has not one coefficient an entry")
+    work = None if fields["work"] is None else Work.from_json(fields["work"])
+    if work and max(work.places) >= len(entries):
+        raise ValueError("the work on a target is for more LoRAs than touch it")
     return TargetPlan(
         target=_target(as_object(fields["target"])),
         shape=tuple(map(as_count, as_list(fields["shape"]))),
@@ -179,7 +181,7 @@ def _target_plan(given: object) -> TargetPlan:
         norm=as_number(fields["norm"]),
         reason=as_text(fields["reason"]),
         rule=as_text(fields.get("rule", "")),
-        work=None if fields["work"] is None else Work.from_json(fields["work"]),
+        work=work,
     )
 
 
@@ -240,9 +242,7 @@ def make_plan(
                 entries=one.entries,
                 coefficients=tuple(coefficients.tolist()),
                 method=blend.method,
-                norm=hypot(blend.norm * scale, combined_norm(one.gram, coefficients))
-                if blend.work
-                else combined_norm(one.gram, coefficients),
+                norm=_norm(blend, scale, combined_norm(one.gram, coefficients)),
                 reason=blend.reason,
                 rule=blend.rule,
                 work=_scaled(blend.work, scale),
@@ -261,6 +261,13 @@ def make_plan(
             *_cancelled(targets, blends),
         ),
     )
+
+
+def _norm(blend: Blend, scale: float, combined: float) -> float:
+    """Of the result on a target: of the combination alone, or with the element-wise work below it."""
+    if blend.work is None:
+        return combined
+    return max((blend.norm * scale) ** 2 + 2 * scale * blend.across + combined**2, 0.0) ** 0.5
 
 
 def _branch_of(target: Target) -> str:

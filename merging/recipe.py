@@ -10,7 +10,7 @@ from ..core.params import Choice, Span, checked, unknown
 from ..sparsify import SPARSIFIERS
 from .methods import METHODS
 from .recipe_words import Divisor, Vote
-from .work import COLUMN_WISE, KNOTS, ORTHOGONALISE, TALL
+from .work import COLUMN_WISE, KNOTS, LEAST_DENSITY, ORTHOGONALISE, TALL
 
 AUTO = "auto"
 NONE = "none"
@@ -57,7 +57,8 @@ class Recipe:
         rank: the largest rank of the result, 0 for what the stack asks for; preserved LoRAs stay exactly if
             it leaves room for more than them.
         tolerance: the relative error a smaller rank may cost, 0 for none; preserved LoRAs stay exactly.
-        dtype: of the result's factors; `auto` is the widest of the inputs.
+        dtype: of the result's factors; `auto` is the widest of the inputs, and float32 on a target of which that would
+            take more than a hundredth.
         partial: go on without modules that are not read.
         hold_structural: hold LCM, Lightning, Turbo, Hyper, DPO, edit and other structural LoRAs out of the blend and
             add them on top, exactly, like preserved ones.
@@ -119,6 +120,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         checked(Recipe, asdict(self), "the recipe")
+        if 0.0 < self.density < LEAST_DENSITY:
+            raise RecipeError(
+                f"`density` of the recipe is {self.density:g}; it must lie between {LEAST_DENSITY} and 1, or be 0 to be"
+                " chosen."
+            )
         if self.method != AUTO:
             if self.method not in METHODS:
                 raise RecipeError(unknown(METHODS.what, self.method, dict.fromkeys([AUTO, *METHODS])))

@@ -15,6 +15,7 @@ from ..lora.coverage import squared_norm
 from ..lora.stack import Stack
 from .cost import Cost
 from .leaves import Leaf, leaves_of
+from .losses import loss_notes
 from .patch import Patch
 from .plan import Plan
 from .report_text import report_lines
@@ -34,7 +35,6 @@ from .summary import (
 
 LOUDEST = 3.0
 LOUDEST_OF = {"flux": 5.0}  # transformers bear more than UNets
-LOSSY = 0.01
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def make_report(
         worst=str(worst.target),
         suggested_strength=_suggested(stack, plan, measured, patches),
         family=stack.family.title if stack.family else "unknown architecture, merged by module name",
-        notes=(*plan.notes, *_lossy(plan, patches)),
+        notes=(*plan.notes, *loss_notes(plan.recipe, patches)),
         choices=choices_of(plan.targets),
         work=work_of(plan.targets),
         forms=forms_of(patches),
@@ -262,15 +262,3 @@ def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured], patches: 
         merged += patch.norm
     loudest = LOUDEST_OF.get(plan.family or "", LOUDEST)
     return min(max(inputs / merged, 1.0), loudest) if merged > 0 else 1.0
-
-
-def _lossy(plan: Plan, patches: Sequence[Patch]) -> list[str]:
-    """A sentence if rounding takes more of the whole result than anybody asked for."""
-    norm = hypot(*(patch.norm for patch in patches))
-    lost = hypot(*(patch.norm * patch.error for patch in patches))
-    if plan.recipe.rank or norm == 0.0 or lost <= norm * max(LOSSY, plan.recipe.tolerance):
-        return []
-    name = str(patches[0].dtype).removeprefix("torch.")
-    return [
-        f"Rounding to {name} takes {lost / norm:.0%} of the result; merge in float32 (`--dtype float32`)."
-    ]

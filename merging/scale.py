@@ -61,7 +61,15 @@ def branch_gram(name: str, stack: Stack, measured: Sequence[Measured]) -> Tensor
 def branch_factors(stack: Stack, recipe: Recipe, gram: Tensor) -> tuple[float, ...]:
     """What the automatic choice multiplies the strengths by, one number an entry; 1 for all others' recipes."""
     factors = torch.ones(len(stack.entries), dtype=torch.float64)
-    playing = torch.nonzero(gram.diagonal() > 0).flatten()
+    # By content, so that no sum over them depends on the stack's order.
+    playing = sorted(
+        torch.nonzero(gram.diagonal() > 0).flatten().tolist(),
+        key=lambda entry: (
+            stack.entries[entry].file.sha256,
+            stack.entries[entry].conflict_mode,
+            stack.entries[entry].key_filter,
+        ),
+    )
     if recipe.is_balanced and len(playing) > 1:
         norms = gram.diagonal()[playing].sqrt()
         factors[playing] = balanced(gram[playing][:, playing], _wanted(recipe, norms))
@@ -93,7 +101,7 @@ def branch_scale(
         if one.target.is_clip == (name == "clip")
     )
     norms = gram.diagonal().clamp(min=0).sqrt()
-    blend_norm, sum_norm = fsum(energies) ** 0.5, float(gram.sum().clamp(min=0)) ** 0.5
+    blend_norm, sum_norm = fsum(energies) ** 0.5, max(fsum(gram.flatten().tolist()), 0.0) ** 0.5
     scale, reason = _scale(recipe, norms[norms > 0], blend_norm, sum_norm)
     return Branch(name, scale, factors, tuple(norms.tolist()), blend_norm, sum_norm, reason)
 
@@ -114,7 +122,7 @@ def _scale(recipe: Recipe, norms: Tensor, blend_norm: float, sum_norm: float) ->
         reasons.append(f"to the {recipe.scale_to} norm of the LoRAs")
         if wanted > sum_norm:
             reasons[-1] += ", but no louder than their plain sum"
-    if recipe.auto_strength:
+    if recipe.auto_strength and scale > 0.0:
         # The tolerance keeps rounding from showing up as a factor of 0.99999.
         limit = float(norms.max()) / (blend_norm * scale)
         if limit < 1.0 - 1e-9:

@@ -83,6 +83,8 @@ def _maker(delta: Delta, device: torch.device) -> Callable[[int, int, Tensor], o
         return lambda start, stop, out: out.copy_(row)
     if isinstance(delta, Dense):
         matrix, scale = delta.matrix, delta.scale
+        if scale == 1.0 and matrix.dtype == torch.float32:
+            return lambda start, stop, out: out.copy_(matrix[start:stop])
         return lambda start, stop, out: out.copy_(matrix[start:stop].float() * scale)
     columns = torch.arange(delta.flat_width)
     return lambda start, stop, out: out.copy_(delta.block(torch.arange(start, stop), columns))

@@ -14,14 +14,43 @@ KnOTS comes before all of them: then the target is the shared basis' blocks, as 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from ..core.jsonvalues import as_count, as_list, as_number, as_object, as_text
+from ..core.params import Choice, Span, checked
+from ..lora.stack import STRENGTH_LIMIT
+from .recipe_words import Divisor, Unit
 
 Setting: TypeAlias = float | int | str | bool
 
 ALL, LOW, HIGH = "all", "low_conflict", "high_conflict"
 KNOTS, TALL, ORTHOGONALISE, COLUMN_WISE = "knots", "tall_masks", "orthogonalise", "column_wise"
+LEAST_DENSITY = 0.01  # below, what stays is scaled up beyond all use
+MASKS, ENHANCERS = (ALL, LOW, HIGH), (KNOTS, TALL, ORTHOGONALISE, COLUMN_WISE)
+
+
+def decided(
+    *,
+    dampening: Annotated[float, Span(0.0, 1.0)] = 0.0,
+    density: Annotated[float, Span(LEAST_DENSITY, 1.0)] = 1.0,
+    divisor: Divisor = "mass",
+    dominance: Annotated[float, Span(0.1, 10.0)] = 1.0,
+    rank_limit: Annotated[int, Span(1, 4096)] = 256,
+    symmetric: bool = False,
+    unit: Unit = "entry",
+    vote: Annotated[str, Choice(("frequency", "total"))] = "frequency",
+) -> dict[str, Setting]:
+    """The settings of work, all of them; what a signature says of each holds for what comes from elsewhere, too."""
+    return {
+        "dampening": dampening,
+        "density": density,
+        "divisor": divisor,
+        "dominance": dominance,
+        "rank_limit": rank_limit,
+        "symmetric": symmetric,
+        "unit": unit,
+        "vote": vote,
+    }
 
 
 @dataclass(frozen=True)
@@ -38,7 +67,7 @@ class Work:
         gain: a factor on the method's result.
         scale: a factor on what TALL-masks put back: the branch's scale.
         seed: of everything drawn by chance.
-        settings: parameters of the sparsifier, the enhancers and the method, by name; all of them decided.
+        settings: of `decided`.
     """
 
     places: tuple[int, ...]
@@ -59,6 +88,7 @@ class Work:
         Raises:
             KeyError: a field is missing.
             ValueError: a value is of another kind.
+            RecipeError: a setting is not allowed.
         """
         fields = as_object(given)
         work = Work(
@@ -71,13 +101,13 @@ class Work:
             gain=as_number(fields["gain"]),
             scale=as_number(fields["scale"]),
             seed=as_count(fields["seed"]),
-            settings={name: _setting(value) for name, value in as_object(fields["settings"]).items()},
+            settings=checked(decided, as_object(fields["settings"]), "the work on a target"),
         )
         sizes = {len(work.places), len(work.strengths), len(work.contents), len(work.masks)}
-        if len(sizes) != 1:
+        if len(sizes) != 1 or len(set(work.places)) != len(work.places) or not work.places:
             raise ValueError("the work on a target has not one strength a LoRA")
+        if not all(0 < abs(strength) <= STRENGTH_LIMIT for strength in work.strengths):
+            raise ValueError("a strength in the work on a target is none")
+        if strange := {*work.masks} - {*MASKS} | {*work.enhancers} - {*ENHANCERS}:
+            raise ValueError(f"the work on a target names {min(strange)!r:.60}")
         return work
-
-
-def _setting(value: Any) -> Setting:
-    return value if isinstance(value, bool | int | str) else as_number(value)

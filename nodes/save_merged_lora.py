@@ -1,6 +1,7 @@
 """Save Merged LoRA: the merge as a LoRA file for any loader at strength 1, proven before it is there."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from ..api import Merged
@@ -104,6 +105,7 @@ class SaveMergedLoRA:
             gain=gains[0],
             clip_gain=gains[1],
             rank=save_rank,
+            max_loss=inf,  # what was shown is what is saved; the report told what is gone of it
             notes={name: text for name, text in notes.items() if text},
             progress=bridge.progress_bar(3),
         )

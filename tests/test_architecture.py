@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ENGINE = {"analysis", "autotuner", "cache", "checkpoint", "core", "enhance", "lora", "merging", "sparsify"}
+ENGINE = {
+    "analysis",
+    "autotuner",
+    "cache",
+    "checkpoint",
+    "core",
+    "enhance",
+    "lora",
+    "memory",
+    "merging",
+    "sparsify",
+}
 MAY_IMPORT = {
     "core": set(),
     "lora": {"core"},
@@ -18,7 +29,8 @@ MAY_IMPORT = {
     "analysis": {"core", "lora"},
     "merging": {"core", "lora", "sparsify", "enhance", "analysis"},
     "checkpoint": {"core", "lora", "merging"},
-    "autotuner": {"core", "lora", "cache", "merging", "analysis"},
+    "memory": {"core", "lora", "cache", "merging", "analysis"},
+    "autotuner": {"core", "lora", "cache", "memory", "merging", "analysis"},
     "nodes": {*ENGINE, "api"},
     "cli": {*ENGINE, "api"},
     "api": ENGINE,

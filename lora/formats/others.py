@@ -9,6 +9,7 @@ _KNOWN: tuple[tuple[tuple[str, ...], str], ...] = (
     ((".lora_embedding_A", ".lora_embedding_B"), "a LoRA of an embedding, of PEFT's kind"),
     ((".fourierft_spectrum",), "FourierFT"),
     ((".hra_u",), "HRA"),
+    ((".lora_E",), "AdaLoRA"),
     (
         (".modules_to_save.weight", ".modules_to_save.bias"),
         "a whole module, which PEFT trained beside the LoRA",
@@ -56,12 +57,57 @@ def known_as(tensor_name: str) -> tuple[str, str] | None:
 
 def is_harmless(what: str) -> bool:
     """Whether a merge may go on without such tensors: they change no weight, or none that ComfyUI changes."""
-    return is_noted(what) or what in {*(words for _, words in _PREFIXES), *_MARKS.values(), _BASE_WEIGHT}
+    carried = {*(words for _, words in _PREFIXES), *_MARKS.values(), _BASE_WEIGHT}
+    return what in {*carried, *_NOTED.values()}
 
 
-def is_noted(what: str) -> bool:
-    """Whether a merge that goes on without such tensors says so."""
-    return what in _NOTED.values()
+def is_mark(tensor_name: str) -> bool:
+    """Whether a tensor says only how others are stored, or repeats the base model's: nothing is lost without it."""
+    known = known_as(tensor_name)
+    return known is not None and known[1] in {*_MARKS.values(), _BASE_WEIGHT}
+
+
+# What lies among LoRAs and is none, by how all names begin; and what to do with it.
+_NO_LORA: tuple[tuple[tuple[str, ...], str], ...] = (
+    (
+        ("emb_params", "string_to_param.", "<"),
+        "an embedding (a textual inversion), not a LoRA. Put it among the embeddings, and its name into the prompt.",
+    ),
+    (
+        ("control_model.", "controlnet_", "zero_convs.", "input_hint_block."),
+        "a ControlNet, not a LoRA. Load it as a ControlNet.",
+    ),
+    (("image_proj.", "ip_adapter."), "an IP-Adapter, not a LoRA. Load it as an IP-Adapter."),
+    (
+        ("encoder.conv", "encoder.down", "encoder.mid", "decoder.", "quant_conv.", "post_quant_conv."),
+        "a VAE, not a LoRA. Load it as a VAE.",
+    ),
+    (
+        ("text_model.", "encoder.block.", "shared.", "text_projection.", "logit_scale"),
+        "a text encoder, not a LoRA. Load it as a text encoder.",
+    ),
+)
+_BY_ENCODER = {
+    "clip_l",
+    "clip_g",
+    "clip_h",
+    "t5xxl",
+}  # an embedding for several text encoders is one tensor each
+_CONTROL_MARK = "lora_controlnet"  # Stability's control LoRAs carry it
+
+
+def no_lora(names: list[str]) -> str:
+    """What a file without LoRA factors is, and what to do with it; empty if its names do not tell."""
+    if _CONTROL_MARK in names:
+        return "a control LoRA of Stability AI's kind, which loaders take as a ControlNet. Load it as a ControlNet."
+    for starts, what in _NO_LORA:
+        marked = sum(
+            name.startswith(starts) or (starts[0] == "emb_params" and name in _BY_ENCODER) for name in names
+        )
+        # A ControlNet repeats the model's own names beside its marks.
+        if marked == len(names) or (marked and "ControlNet" in what):
+            return what
+    return ""
 
 
 def looks_like_checkpoint(names: list[str]) -> bool:

@@ -8,13 +8,14 @@ from .names import INDEX, MODEL, KeyMap, flat
 
 # Groups are empty, not None, where a text encoder is named without a number.
 _WRAPPERS = re.compile(
-    r"(?:(?:base_model\.model|model\.diffusion_model|diffusion_model|unet|transformer|pipe\.dit|module|_orig_mod)\."
+    r"(?:(?:base_model\.model|model\.diffusion_model|diffusion_model|unet|transformer|pipe\.dit|module)\."
     r"|(?:lora_unet|lora_prior_unet|lora_transformer|lycoris|oft_unet)_+"
     r"|lora_(?:prior_)?te(?P<kohya>\d?)_"
     r"|text_encoder_?(?P<diffusers>\d?)\."
     r"|text_encoders\.(?:transformer(?P<unnamed>)|(?P<child>\w+))\."
     r"|(?P<bare>clip_[lgh]|t5xxl|t5)\.)*"
 )
+_COMPILED = re.compile(r"(?<![^.])(?:_orig_mod|_(?:fsdp|checkpoint)_wrapped_module)\.")
 # In CLIP-L, transformers 5 has dropped the outer module.
 _CLIP_INSIDE = {"encoder.layers.": "text_model.", "encoder_layers_": "text_model_"}
 _TRUNCATED = re.compile(r"^(?P<single>(?:sing|ing|ng|g)?le_transformer_blocks)|^(?:n|an|ran)?sformer_blocks")
@@ -145,6 +146,8 @@ def _children(path: str, encoder: str) -> tuple[str, ...]:
 def _strip(name: str) -> _Stripped:
     """Take a name apart; an encoder that is not named goes by its number, or by the inner names of T5."""
     name = name.replace(".default.", ".").removesuffix(".default")
+    if "_orig_mod" in name or "_wrapped_module" in name:  # compiled, checkpointed or spread out, at any depth
+        name = _COMPILED.sub("", name)
     wrapped = _WRAPPERS.match(name)
     assert wrapped  # it matches the empty string
     path = name[wrapped.end() :]

@@ -103,6 +103,47 @@ def test_with_a_rank_the_result_is_low_rank_and_says_its_error(run, base, stack,
     assert run("verify", output, *stack, "--base", base).code == 0
 
 
+@pytest.mark.parametrize(
+    "words", [("convert", "--to", "comfyui", "--rank", "40"), ("resize", "--rank", "40")], ids=str
+)
+def test_a_dora_becomes_plain_lora_on_its_base(run, base, stack, tmp_path, words):
+    output = tmp_path / "plain-now.safetensors"
+    refused = run(words[0], stack[0], *words[1:], "-o", output)
+    assert refused.code == 1 and "--base" in refused.err and not output.exists()
+    ran = run(words[0], stack[0], *words[1:], "--base", base, "-o", output)
+    assert ran.code == 0, ran.err
+    saved, file = load_file(output), load_file(stack[0])
+    stem = f"diffusion_model.{PATHS[KEY]}"
+    up, down, scale = (
+        file[f"lora_unet_{KEY}.{end}"].double()
+        for end in ("lora_up.weight", "lora_down.weight", "dora_scale")
+    )
+    weight = weights(base)[KEY].double()
+    wanted = (weight + 0.5 * up @ down) * scale / weight.norm(dim=1, keepdim=True) - weight
+    up, down, alpha = (
+        saved[f"{stem}.{end}"].double() for end in ("lora_up.weight", "lora_down.weight", "alpha")
+    )
+    found = alpha / len(down) * up @ down
+    assert float((found - wanted).norm()) < 1e-5 * float(wanted.norm())
+
+
+def test_a_base_is_not_replaced_by_a_conversion(run, base, stack):
+    before = base.read_bytes()
+    ran = run("convert", stack[0], "--to", "comfyui", "--rank", "4", "--base", base, "-o", base, "--force")
+    assert ran.code == 1 and "is the base model" in ran.err and base.read_bytes() == before
+
+
+def test_a_conversion_may_go_on_without_what_needs_a_base(run, stack, tmp_path):
+    file = load_file(stack[0]) | load_file(stack[1])
+    file = {name: value for name, value in file.items() if QUERY not in name or "dora" not in name}
+    save_file(file, tmp_path / "both.safetensors")
+    words = ["convert", tmp_path / "both.safetensors", "--to", "kohya", "-o", tmp_path / "rest.safetensors"]
+    assert run(*words).code == 1
+    ran = run(*words, "--partial")
+    assert ran.code == 0 and "a partial merge was asked for" in ran.out, ran.err
+    assert len(load_file(tmp_path / "rest.safetensors")) == 6
+
+
 def test_another_base_model_is_told_apart(run, base, stack, tmp_path):
     output = tmp_path / "merged.safetensors"
     assert run("merge", *stack, "--base", base, "-o", output).code == 0

@@ -61,11 +61,22 @@ def test_a_lora_that_changes_nothing_is_said_to(run, loras, tmp_path, command, h
 
 
 def test_what_rounding_takes_of_the_whole_is_said_with_the_remedy(run, loras, tmp_path):
-    quiet = run("merge", f"{loras[0]}:1e-10", "-o", tmp_path / "half")
+    faint = ("merge", f"{loras[0]}:1e-10", "-o")
+    quiet = run(*faint, tmp_path / "half", "--dtype", "float16")
     assert quiet.code == 0 and "Note: Rounding to float16 takes" in quiet.out and "float32" in quiet.out
-    whole = run("merge", f"{loras[0]}:1e-10", "-o", tmp_path / "whole", "--dtype", "float32")
-    assert whole.code == 0 and "Rounding" not in whole.out
+    for more in ((), ("--dtype", "float32")):
+        whole = run(*faint, tmp_path / "whole", *more, "--force")
+        assert whole.code == 0 and "Rounding" not in whole.out
     assert "Rounding" not in run("merge", loras[0], "-o", tmp_path / "plain").out
+
+
+def test_a_merge_that_rounding_all_but_loses_is_saved_only_if_that_is_allowed(run, loras, tmp_path):
+    words = ("merge", f"{loras[0]}:1e-13", "-o", tmp_path / "out", "--dtype", "float16")
+    ran = run(*words)
+    assert ran.code == 1 and "Nothing was saved" in ran.err and "--dtype float32" in ran.err
+    assert not (tmp_path / "out.safetensors").exists()
+    assert run(*words, "--max-loss", "1").code == 0
+    assert run(*words, "--max-loss", "nan", "--force").code == 1
 
 
 def test_strengths_that_cancel_are_called_so(run, loras, tmp_path):

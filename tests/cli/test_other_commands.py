@@ -68,7 +68,8 @@ def test_inspect_tells_machines_too(run, loras):
     told = json.loads(run("inspect", *loras, "--json", "-").out)
     assert told.keys() == {"tool", "command", "files", "failed", "merge"}
     assert [file["ranks"] for file in told["files"]] == [{"8": 5}, {"4": 4}, {"6": 4}]
-    assert told["files"][0]["alphas"] == {"stored_count": 5, "missing_count": 0, "scales": {"0.25": 5}}
+    alphas = {"stored_count": 5, "missing_count": 0, "scales": {"0.25": 5}, "limit_count": 0}
+    assert told["files"][0]["alphas"] == alphas
     assert told["failed"] == []
 
 

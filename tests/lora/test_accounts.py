@@ -39,11 +39,34 @@ def test_a_strange_tensor_is_unknown_and_the_stack_says_so():
     assert any("something.else" in note for note in stack.notes)
 
 
-def test_bookkeeping_is_skipped_without_a_word():
+def test_bookkeeping_is_skipped_with_a_line():
     tensors = tensors_of(toy_lora(1)) | {"bundle_emb.ink.emb_params": torch.ones(3), "_aux.x": torch.ones(1)}
     found = states(tensors)
     assert found["bundle_emb.ink.emb_params"] == found["_aux.x"] == "skipped"
-    assert build_stack([Entry(in_memory(tensors))]).notes == ()
+    assert build_stack([Entry(in_memory(tensors))]).notes == (
+        "`ink`: 1 tensor is left out, the first `bundle_emb.ink.emb_params`: a bundled embedding.",
+        "`ink`: 1 tensor is left out, the first `_aux.x`: slider bookkeeping.",
+    )
+
+
+def test_what_one_format_outdoes_in_a_module_is_left_out_with_a_line():
+    tensors = tensors_of(toy_lora(1)) | {f"{NAME}.diff": torch.ones(24, 16)}
+    (note,) = build_stack([Entry(in_memory(tensors))]).notes
+    assert note.startswith("`ink`: 2 tensors are left out") and "has a `diff` too" in note
+
+
+def test_factors_that_mean_something_else_are_not_merged_as_lora():
+    """AdaLoRA's singular values lie between two factors that look like those of LoRA."""
+    tensors = {
+        "a.to_q.lora_A": torch.ones(2, 8),
+        "a.to_q.lora_B": torch.ones(6, 2),
+        "a.to_q.lora_E": torch.ones(2, 1),
+    }
+    file = in_memory(tensors)
+    account_for_all(file, tensors)
+    assert not file.modules and "AdaLoRA" in file.unread[0].text
+    with pytest.raises(StackError, match="AdaLoRA"):
+        build_stack([Entry(in_memory(tensors | tensors_of(toy_lora(1))))])
 
 
 UNREAD = {
@@ -153,9 +176,23 @@ def test_one_factor_in_two_spellings_cannot_be_told_apart():
         ),
         ({f"transformer.blocks.{n}.weight": torch.ones(2) for n in range(30)}, "a whole model, a checkpoint"),
         ({"first_stage_model.conv.weight": torch.ones(2), "x": torch.ones(1)}, "a whole model, a checkpoint"),
-        ({"emb_params": torch.ones(2, 768)}, "has no LoRA factors: its 1 tensors end in `.emb_params`"),
+        ({"emb_params": torch.ones(2, 768)}, "an embedding"),
+        ({"clip_l": torch.ones(2, 768), "clip_g": torch.ones(2, 1280)}, "an embedding"),
+        ({"string_to_param.*": torch.ones(2, 768)}, "an embedding"),
+        (
+            {"lora_controlnet": torch.ones(0), "input_blocks.1.1.proj_in.up": torch.ones(3, 2)},
+            "a control LoRA of Stab",
+        ),
+        ({f"controlnet_blocks.{n}.weight": torch.ones(2, 2) for n in range(30)}, "a ControlNet"),
+        (
+            {"image_proj.a.weight": torch.ones(2, 2), "ip_adapter.1.to_k_ip.weight": torch.ones(2, 2)},
+            "an IP-Adapter",
+        ),
+        ({f"decoder.up.{n}.weight": torch.ones(2, 2) for n in range(30)}, "a VAE"),
+        ({f"text_model.encoder.layers.{n}.weight": torch.ones(2, 2) for n in range(30)}, "a text encoder"),
+        ({"clip_l.logit.weight": torch.ones(2, 2)}, "has no LoRA factors"),
     ],
-    ids=["nothing", "a checkpoint", "a transformer", "a VAE", "an embedding"],
+    ids=str,
 )
 def test_what_is_no_lora_is_called_what_it_is(tensors, sentence):
     with pytest.raises(FileError, match=sentence):

@@ -114,7 +114,10 @@ def test_a_modulation_that_no_loader_applies_is_left_out_and_said():
     tensors = pair("diffusion_model.blocks.0.self_attn.q") | {
         f"diffusion_model.blocks.{block}.diff_m": torch.ones(1, 6, 2) for block in range(3)
     }
-    assert "3 tensors are left out, each a change of a modulation" in notes(tensors)
+    assert (
+        "3 tensors are left out, the first `diffusion_model.blocks.0.diff_m`: a change of a modulation"
+        in notes(tensors)
+    )
 
 
 def test_a_modulation_among_layers_does_not_hide_the_family(tmp_path):

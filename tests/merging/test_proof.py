@@ -37,8 +37,8 @@ class Flipped:
         self.byte = 0
         self.bit = 0
         self.seen = 0
-        self.serialized = tensorfile._serialized
-        monkeypatch.setattr(tensorfile, "_serialized", self.stream)
+        self.serialized = tensorfile.serialized
+        monkeypatch.setattr(tensorfile, "serialized", self.stream)
 
     def stream(self, *given: object) -> Iterator[bytes]:
         at = 0
@@ -127,13 +127,13 @@ def test_a_tensor_that_is_lost_on_the_way_is_noticed(entries, tmp_path, monkeypa
     path = tmp_path / "out.safetensors"
     path.write_bytes(OLD)
     result = merge(entries)
-    serialized = tensorfile._serialized
+    serialized = tensorfile.serialized
 
     def without_the_last(tensors: dict[str, torch.Tensor], *rest: object) -> object:
         kept = [name for name in tensors if not name.startswith(list(tensors)[-1].rsplit(".", 1)[0])]
         return serialized({name: tensors[name] for name in kept}, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(tensorfile, "_serialized", without_the_last)
+    monkeypatch.setattr(tensorfile, "serialized", without_the_last)
     with pytest.raises(ProofError, match="has 3 modules where 4 were written"):
         result.save(path)
     untouched(path)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lora_alloy.merging.methods import METHODS, ties
+from lora_alloy.sparsify import dare
 from lora_alloy_testing import dense_formulas, reference
 from lora_alloy_testing.whole_or_tiled import merged
 
@@ -140,7 +141,19 @@ def test_ties_in_the_shared_basis_is_ties_on_its_blocks(vote, divisor, unit):
 
 
 class TestAgainstPeft:
-    """PEFT trims, votes with the deltas alone, takes a tie as plus, and divides by the count."""
+    """PEFT trims, votes with the deltas alone, takes a tie as plus, and divides by the count.
+
+    Its names and ours, and where they part:
+
+    - `dare_linear` and `magnitude_prune` are a `weighted_sum` behind `dare` and behind `trim`: one formula, but for
+      what is drawn. Our draw goes by file and target, PEFT's by its generator.
+    - `ties` and `dare_ties` with the divisor `count` are ours where no vote is tied and all strengths are of one sign:
+      a tie goes to the target's majority here and to plus there, `total` counts strengths here and none there, and a
+      negative strength turns a LoRA round before the vote here and after it there. Our default divisor, `mass`, is the
+      seed's and not PEFT's.
+    - PEFT rounds the number of entries that stay down and picks one of equal ones; we round to the nearest and keep all
+      of them.
+    """
 
     @pytest.fixture
     def peft(self) -> ModuleType:
@@ -193,6 +206,20 @@ class TestAgainstPeft:
         torch.manual_seed(0)
         thinned = torch.stack([torch.bernoulli(torch.full_like(delta, 0.6)) * delta / 0.6 for delta in given])
         found = merged(ties, thinned, strengths, vote="total", divisor="count")
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+    def test_dare_linear_is_a_sum_on_the_same_draw(self, peft):
+        given, strengths = scattered(3, 1.0), torch.tensor([0.5, 1.0, -0.75, 0.25])
+        torch.manual_seed(0)
+        expected = peft.dare_linear(list(given), strengths, 0.6)
+        torch.manual_seed(0)
+        kept = [torch.bernoulli(torch.full_like(delta, 0.6)) for delta in given]
+        draws = [torch.where(one > 0, 0.0, 0.9) for one in kept]
+        thinned = [
+            dare.sparsify(delta, density=0.6, uniform=drawn)
+            for delta, drawn in zip(given, draws, strict=True)
+        ]
+        found = merged(METHODS["weighted_sum"], torch.stack(thinned), strengths)
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
     def test_magnitude_prune_is_a_sum_of_trimmed_deltas(self, peft):
