@@ -35,7 +35,7 @@ from .merging.fit import HEADER_BYTES, fitted
 from .merging.holding import held_out
 from .merging.inner import assembled
 from .merging.losses import MOST, refuse_losses
-from .merging.matching import AGAIN, counterparts
+from .merging.matching import AGAIN, allowed_difference, counterparts
 from .merging.metadata import Described, describe, described, host_of
 from .merging.patch import Patch, shaped
 from .merging.plan import Plan, make_plan, sources_of
@@ -332,14 +332,6 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:  # a name longer than the file system allows; writing says so
         return False
-
-
-def allowed_difference(dtype: torch.dtype) -> float:
-    """How far a file may be from the same merge done again: its dtype's rounding, which machines do apart.
-
-    On the machine that saved it, the difference is 0.
-    """
-    return max(1e-6, torch.finfo(dtype).eps / 2)
 
 
 def verify(
