@@ -81,11 +81,11 @@ class Results:
 
     @cached_property
     def methods(self) -> list[str]:
-        """The recipes that are one method on every target, with nothing before it: first names."""
+        """The recipes that are one method on every target, with nothing before it; first names."""
         return [
             first
             for first, names in self.names.items()
-            if not any(DEFAULT in name or " + " in name for name in names)
+            if any(not name.startswith((DEFAULT, "preset")) and " + " not in name for name in names)
         ]
 
     def by_kind(self, name: str) -> dict[str, float]:

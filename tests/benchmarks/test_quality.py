@@ -1,6 +1,7 @@
 """The quality bench, on a model of random weights: what a judgement means does not depend on training."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,14 @@ def test_a_promise_that_is_missed_is_called_so(files, given, says):
     lines = promises_table({"hot": results(*given)}).splitlines()[2:]
     for line, said in zip(lines, says, strict=True):
         assert said in line
+
+
+def test_a_method_that_comes_to_the_same_as_a_set_of_the_default_is_still_one(files):
+    from tables import Results
+
+    rows = results(0.6, 0.5, 0.0).rows
+    same = [replace(row, recipe=f"default, {row.recipe[:5]}") for row in rows if row.recipe == "slerp, mean"]
+    assert Results([*same, *rows]).methods == ["default, slerp", "plain sum"]
 
 
 def test_numbers_are_put_where_the_page_on_methods_names_a_recipe(files):
