@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,6 +27,7 @@ from .lora.looking import inspect as inspect
 from .lora.stack import Entry, Model, Stack, build_stack
 from .memory import Memory
 from .merging.cleaning import cleaner
+from .merging.cost import Cost, Meter
 from .merging.deferred import kept
 from .merging.engine import ask_room, execute
 from .merging.fit import HEADER_BYTES, fitted
@@ -171,6 +172,7 @@ def merge(
         StackError: the entries do not fit together.
         RecipeError: the plan is for another stack, or there is no such device.
     """
+    meter = Meter()
     device = usable(device)
     asked = recipe.recipe if isinstance(recipe, Plan) else recipe or Recipe()
     plans = recipe.inner if isinstance(recipe, Plan) else {}
@@ -181,18 +183,20 @@ def merge(
     if not found:
         ask_room(make_room, device, told.get("inner", {}).values())
     measured = found.measured if found else remembered.measure(built, asked, progress=progress)
+    meter.lap()
     if isinstance(recipe, Plan):
         decided = recipe
     else:
         made = found.plan if found else make_plan(built, asked, measured, progress)
         decided = replace(made, **told)
+    meter.lap()
     if found and found.patches is not None:
-        return Merged(built, decided, measured, found.patches, is_recalled=True)
+        return Merged(built, decided, measured, found.patches, meter.cost(), is_recalled=True)
     ask_room(make_room, device, [decided])
     patches = tuple(execute(built, decided, progress, device, is_lazy=is_lazy))
     if not found:
         remembered.keep(key, built, decided, measured, patches)
-    return Merged(built, decided, measured, patches)
+    return Merged(built, decided, measured, patches, meter.cost())
 
 
 def rewrite(
@@ -223,6 +227,7 @@ def rewrite(
     return merge([Entry(open_lora(path))], recipe, model=model, progress=progress)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Merged:
     """A finished merge: an iterable of patches that can report on itself and be saved.
 
@@ -231,22 +236,16 @@ class Merged:
         plan: how.
         measured: what the plan was made from.
         patches: one per target.
+        cost: what it took.
         is_recalled: whether all of it was remembered, and nothing was made.
     """
 
-    def __init__(
-        self,
-        stack: Stack,
-        plan: Plan,
-        measured: Sequence[Measured],
-        patches: tuple[Patch, ...],
-        is_recalled: bool = False,
-    ) -> None:
-        self.stack = stack
-        self.plan = plan
-        self.measured = measured
-        self.patches = patches
-        self.is_recalled = is_recalled
+    stack: Stack
+    plan: Plan
+    measured: Sequence[Measured]
+    patches: tuple[Patch, ...]
+    cost: Cost | None = None
+    is_recalled: bool = False
 
     def __iter__(self) -> Iterator[Patch]:
         return iter(self.patches)
@@ -257,7 +256,7 @@ class Merged:
     @cached_property
     def report(self) -> Report:
         """What was done, to which targets, and how much of each LoRA is left."""
-        return make_report(self.stack, self.plan, self.measured, self.patches)
+        return make_report(self.stack, self.plan, self.measured, self.patches, self.cost)
 
     def save(
         self,

@@ -11,19 +11,11 @@ from .core.progress import Progress, silent
 from .lora import keys
 from .lora.file import open_lora
 from .lora.stack import Model, Stack
-from .merging.matching import AGAIN, counterparts
+from .merging.matching import AGAIN, allowed_difference, counterparts
 from .merging.metadata import Described, described
 from .merging.provenance import as_decided
 from .merging.recipe import Recipe
 from .merging.saving import Proof, difference
-
-
-def allowed_difference(dtype: torch.dtype) -> float:
-    """How far a file may be from the same merge done again: its dtype's rounding, which machines do apart.
-
-    On the machine that saved it, the difference is 0.
-    """
-    return max(1e-6, torch.finfo(dtype).eps / 2)
 
 
 def verify(

@@ -189,7 +189,7 @@ class Predictor:
         for one, is_masked in zip(self._measured, held.is_masked, strict=True):
             relation = related[one.target]
             is_alone = relation.count < 2
-            methods.append("" if is_alone else recipe.method if is_named else choose(recipe, relation)[0])
+            methods.append("" if is_alone else recipe.method if is_named else choose(recipe, relation).method)
             is_work.append(
                 not is_alone and (bool(recipe.sparsifier) or is_masked or not is_linear(METHODS[methods[-1]]))
             )

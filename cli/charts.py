@@ -97,13 +97,20 @@ def matrix(
     return tag("div", tag("table", head, tag("tbody", *rows), class_=_map(len(labels))), class_="wide")
 
 
-def block_map(heads: Sequence[Html], rows: Sequence[tuple[str, Sequence[Html]]], map_columns: int) -> Html:
+def block_map(
+    heads: Sequence[Html],
+    rows: Sequence[tuple[str, Sequence[Html]]],
+    map_columns: int,
+    *,
+    is_wide: bool = True,
+) -> Html:
     """A table with one row a block, the text encoders under a line of their own.
 
     Args:
         heads: of all columns behind the block's name.
         rows: a block's name with its cells.
         map_columns: how many of the columns are coloured cells.
+        is_wide: a few columns take the whole width of the page.
     """
     made, group = [], ""
     for name, cells in rows:
@@ -113,7 +120,11 @@ def block_map(heads: Sequence[Html], rows: Sequence[tuple[str, Sequence[Html]]],
             made.append(tag("tr", tag("th", here, colspan=str(len(heads) + 1)), class_="group"))
         made.append(tag("tr", tag("th", name, class_="block"), *cells))
     head = tag("thead", tag("tr", tag("th", "Block"), *heads))
-    return tag("div", tag("table", head, tag("tbody", *made), class_=_map(map_columns)), class_="wide")
+    return tag(
+        "div",
+        tag("table", head, tag("tbody", *made), class_=_map(map_columns) if is_wide else "map"),
+        class_="wide",
+    )
 
 
 def sentences(told: Sequence[str], kind: str | None = None) -> Html:

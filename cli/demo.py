@@ -57,7 +57,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.say(line)
     again = verify(proof.path, entries, progress=console.progress)
     console.say(f"Verified again from the three files: largest difference {again.read_error:.1e}.")
-    write_text(folder / REPORT, merge_page(merged.report, merged.plan, proof, "comfyui"))
+    # Without its time, which is another one at every run.
+    report = replace(merged.report, cost=None)
+    write_text(folder / REPORT, merge_page(report, merged.plan, proof, "comfyui"))
     console.say(f"Report: {(folder / REPORT).absolute()}")
     console.say(
         f"\nNow with your own: {program()} merge a.safetensors b.safetensors:0.8 -o merged --html report.html"

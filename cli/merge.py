@@ -11,8 +11,9 @@ from ..lora.keys import NAMINGS
 from ..lora.stack import Entry
 from ..merging.plan import Plan, TargetPlan
 from ..merging.recipe import Recipe
-from ..merging.report import branch_line
+from ..merging.report_text import branch_line, choice_words
 from ..merging.saving import Proof
+from ..merging.summary import choices_of, work_of
 from .console import Console
 from .described import size
 from .merge_page import merge_page
@@ -154,10 +155,19 @@ def _show_plan(options: argparse.Namespace, recipe: Recipe | Plan, console: Cons
 def _plan_lines(plan: Plan) -> list[str]:
     lines = [f"A plan for {len(plan.sources)} LoRAs and {len(plan.targets)} targets. Nothing was merged.", ""]
     for number, source in enumerate(plan.sources, 1):
-        kept = ", held out" if source.held else ", preserved" if source.preserve else ""
+        words = ["held out" if source.held else "preserved"] if source.preserve else []
+        words += [
+            word.replace("_", " ") for word in (source.conflict_mode, source.key_filter) if word != "all"
+        ]
+        kept = "".join(f", {word}" for word in words)
         lines.append(f"{number}. {source.label} at {source.strength:g} (CLIP {source.clip_strength:g}){kept}")
     lines.append("")
     lines += _block_lines(plan)
+    lines.append(f"Why: {'; '.join(map(choice_words, choices_of(plan.targets)))}.")
+    lines += (f"Element by element: {work.sentence()}." for work in work_of(plan.targets))
+    for label, inner in plan.inner.items():
+        lines.append(f"Inside {label}: {'; '.join(map(choice_words, choices_of(inner.targets)))}.")
+        lines += (f"Inside {label}: {work.sentence()}." for work in work_of(inner.targets))
     lines += (branch_line(branch, [source.label for source in plan.sources]) for branch in plan.scales)
     lines += (f"Note: {note}" for note in plan.notes)
     return lines
@@ -174,10 +184,20 @@ def _block_lines(plan: Plan) -> list[str]:
         methods = ", ".join(dict.fromkeys(target.method for target in targets))
         found: dict[int, list[float]] = {}
         for target in targets:
-            for entry, coefficient in zip(target.entries, target.coefficients, strict=True):
+            for entry, coefficient in zip(target.entries, _multiplied(target), strict=True):
                 found.setdefault(entry, []).append(coefficient)
         terms = "  ".join(
             f"{sum(found[entry]) / len(found[entry]):+.3f} × {entry + 1}" for entry in sorted(found)
         )
         lines.append(f"{name:<{width}}{len(targets):9d}  {methods}: {terms}")
     return [*lines, ""]
+
+
+def _multiplied(target: TargetPlan) -> tuple[float, ...]:
+    """What the deltas of a target are multiplied by; in element-wise work, before the method averages them."""
+    if target.work is None:
+        return target.coefficients
+    strengths = list(target.coefficients)
+    for place, strength in zip(target.work.places, target.work.strengths, strict=True):
+        strengths[place] = strength
+    return tuple(strengths)

@@ -5,6 +5,7 @@ import json
 from .. import __version__
 from ..merging.plan import Plan
 from ..merging.report import Report, SourceReport
+from ..merging.report_text import SOFTER, branch_line, choice_words, source_marks, together
 from ..merging.retention import percent
 from ..merging.saving import Proof
 from .charts import (
@@ -23,6 +24,7 @@ from .charts import (
 )
 from .described import size
 from .html import Html, joined, page, tag
+from .merge_strategy import methods_section, result_section
 from .pair_maps import pair_section
 
 TOP = 1.25  # the least end of the retention bars
@@ -39,9 +41,12 @@ def merge_page(report: Report, plan: Plan, proof: Proof, naming: str) -> str:
         tag("p", f"{proof.path.name} · {report.family}", class_="lead"),
         _tiles(report, proof),
         _sources(report),
-        *([pair_section(labels, report.pairs)] if report.pairs else []),
+        *([_leaves(report)] if report.leaves else []),
+        *([pair_section(labels, report.pairs, _together(report))] if report.pairs else []),
         _blocks(report),
+        methods_section(report),
         _scales(report),
+        result_section(report),
         _proof(report, plan, proof, naming),
     ]
     if report.notes:
@@ -80,13 +85,11 @@ def _sources(report: Report) -> Html:
 
 
 def _source(place: int, source: SourceReport, top: float) -> list[Html]:
-    kept = [tag("span", source.mark, class_="chip kept", title=source.held or None)] if source.mark else []
-    lost = (
-        [tag("span", f"{source.unmatched_count} without a place", class_="chip")]
-        if source.unmatched_count
-        else []
-    )
-    named = joined(index(place), short(source.label), " ", *kept, *lost)
+    chips = [
+        tag("span", mark, class_="chip kept" if mark == source.mark else "chip", title=source.held or None)
+        for mark in source_marks(source)
+    ]
+    named = joined(index(place), short(source.label), " ", *chips)
     return [
         tag("td", named, class_="name", title=source.label),
         cell(percent(source.retention)),
@@ -99,29 +102,70 @@ def _source(place: int, source: SourceReport, top: float) -> list[Html]:
     ]
 
 
+def _leaves(report: Report) -> Html:
+    """The LoRAs that the formula merged first."""
+    heads = [
+        *(("LoRA", ""), ("Inside", ""), ("Left of it", "number"), ("", ""), ("Strength", "number")),
+        ("CLIP", "number"),
+    ]
+    top = max(TOP, *(abs(leaf.retention) for leaf in report.leaves))
+    rows = [
+        [
+            tag("td", short(leaf.label), class_="name", title=leaf.label),
+            cell(leaf.inside, ""),
+            cell(percent(leaf.retention)),
+            tag("td", bar(leaf.retention, top)),
+            cell(f"{leaf.strength:.3g}"),
+            cell(f"{leaf.clip_strength:.3g}"),
+        ]
+        for leaf in report.leaves
+    ]
+    told = [f"{inner.label}: {'; '.join(map(choice_words, inner.choices))}." for inner in report.inner]
+    told += [
+        f"{inner.label}: {branch_line(branch, inner.labels)}"
+        for inner in report.inner
+        for branch in inner.scales
+    ]
+    return section(
+        "Merged first",
+        "What the formula merged first, and how much of each LoRA inside is left in the end, relative to its strength"
+        " times the weights around it.",
+        table(heads, rows),
+        tag("details", tag("summary", "How"), sentences(told)),
+    )
+
+
+def _together(report: Report) -> Html:
+    return tag("div", tag("h3", "Together"), tag("p", _capital(together(report).removeprefix("Together: "))))
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
 def _blocks(report: Report) -> Html:
     heads = [
         *(
             lora_head(place, source.label, len(report.sources))
             for place, source in enumerate(report.sources, 1)
         ),
-        tag("th", "Method"),
+        tag("th", "Plain sum", class_="number"),
+        tag("th", "Result", class_="number"),
         tag("th", "Targets", class_="number"),
     ]
     rows = []
     for name, methods in report.blocks.items():
-        told = ", ".join(
-            f"{method} {count}" if len(methods) > 1 else method for method, count in methods.items()
-        )
+        loud = report.loudness[name]
         cells = [
             tint(source.blocks.get(name), 1.0, percent, f"{short(source.label)} in {name}")
             for source in report.sources
         ]
-        rows.append((name, [*cells, cell(told, "method"), cell(f"{sum(methods.values()):,}")]))
+        norms = [cell(f"{loud.plain:.3g}"), cell(f"{loud.merged:.3g}")]
+        rows.append((name, [*cells, *norms, cell(f"{sum(methods.values()):,}")]))
     return section(
         "Block by block",
-        "The method of every block, and how much of each LoRA is left there. A dash: the LoRA does not touch"
-        " it.",
+        "How much of each LoRA is left in every block, and the block's norm before and after: of all LoRAs added up"
+        " at their strengths, and of the result. A dash: the LoRA does not touch it.",
         block_map(heads, rows, len(report.sources)),
     )
 
@@ -142,12 +186,32 @@ def _scales(report: Report) -> Html:
         ]
         for branch in report.scales
     ]
+    balanced = any(factor < SOFTER for branch in report.scales for factor in branch.factors)
     return section(
         "How loud it is",
         "Norms of all targets together. The blend is what the method makes of the LoRAs that are not"
-        " preserved; one factor for all of it brings it to the wanted loudness.",
+        " preserved; the scale is one factor for all of it.",
         table(heads, rows),
+        *([tag("h3", "What each LoRA is turned down to"), _balance(report)] if balanced else []),
     )
+
+
+def _balance(report: Report) -> Html:
+    """Per LoRA and branch: its norm at its strength, and the factor before the blend."""
+    heads = [("LoRA", "")]
+    for branch in report.scales:
+        heads += [(f"Norm, {branch.title}", "number"), ("Turned to", "number"), ("", "")]
+    rows = []
+    for place, source in enumerate(report.sources):
+        cells = [tag("td", index(place + 1), short(source.label), class_="name", title=source.label)]
+        for branch in report.scales:
+            factor, norm = branch.factors[place], branch.energies[place]
+            if norm > 0:
+                cells += [cell(f"{norm:.3g}"), cell(f"× {factor:.2f}"), tag("td", bar(factor, 1.0))]
+            else:
+                cells += [cell("–"), cell("–"), cell("", "")]
+        rows.append(cells)
+    return table(heads, rows)
 
 
 def _proof(report: Report, plan: Plan, proof: Proof, naming: str) -> Html:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 
 from ..analysis.pairs import Pair, pair_lines
-from .charts import ROOMY, matrix, section, sentences
+from .charts import matrix, section, sentences
 from .html import Html, tag
 
 FULL_EXCESS = 0.1
+BESIDE = 4  # maps of up to so many LoRAs stand side by side
 
 
 def pair_section(labels: Sequence[str], pairs: Sequence[Pair], *more: Html) -> Html:
@@ -26,7 +27,7 @@ def pair_section(labels: Sequence[str], pairs: Sequence[Pair], *more: Html) -> H
         "How they relate",
         "Cosine 1 is the same direction, 0 unrelated, below 0 against each other. Unrelated LoRAs disagree on"
         " half of all signs by chance alone, so only conflict beyond chance tells something.",
-        tag("div", *maps, class_="side" if len(labels) <= ROOMY else "stacked"),
+        tag("div", *maps, class_="side" if len(labels) <= BESIDE else "stacked"),
         tag("details", tag("summary", "In words"), sentences(pair_lines(pairs))),
     )
 

@@ -24,6 +24,8 @@ h1 {
 }
 h2 { font-size: 18px; margin: 0 0 4px; letter-spacing: -.01em; }
 h3 { font-size: 14px; margin: 0 0 8px; font-weight: 600; }
+.wide + h3, .wide + div, .wide + dl, div + h3 { margin-top: 20px; }
+.side h3 { margin-top: 0; }
 p { margin: 0 0 14px; }
 .brand { color: var(--soft); font-size: 13px; letter-spacing: .04em; margin: 0; }
 .lead { color: var(--soft); margin-bottom: 24px; overflow-wrap: anywhere; }
@@ -47,6 +49,8 @@ section {
 .side {
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(320px, 100%), 1fr)); gap: 24px;
 }
+.side .wide { margin: 0; padding: 0; }
+.side .map.roomy td.cell { min-width: 62px; }
 .stacked > div { margin-bottom: 20px; }
 .wide { overflow-x: auto; margin: 0 -22px; padding: 0 22px; }
 table {
@@ -59,6 +63,7 @@ tr > :first-child { padding-left: 0; }
 tr > :last-child { padding-right: 0; }
 tbody tr:last-child > * { border-bottom: 0; }
 .number { text-align: right; white-space: nowrap; }
+.why { min-width: 200px; }
 .name { font-weight: 500; color: var(--ink); overflow-wrap: anywhere; min-width: 130px; }
 .chip {
   display: inline-block; border: 1px solid var(--line); border-radius: 99px; padding: 0 8px;
@@ -91,8 +96,8 @@ tbody tr:last-child > * { border-bottom: 0; }
 .map.dense .head .index { margin: 0; }
 .map th.row { max-width: 200px; overflow: hidden; text-overflow: ellipsis; color: var(--ink); }
 .map.roomy { width: 100%; }
-.map.roomy td.cell { min-width: 104px; padding: 6px 8px; }
-.map.roomy th.head { max-width: 150px; overflow: hidden; text-overflow: ellipsis; color: var(--ink); }
+.map.roomy td.cell { min-width: 76px; padding: 6px 8px; }
+.map.roomy th.head { max-width: 100px; overflow: hidden; text-overflow: ellipsis; color: var(--ink); }
 .map tr > :first-child { position: sticky; left: 0; background: var(--card); }
 .cool { background: rgb(var(--cool) / var(--v)); }
 .warm { background: rgb(var(--warm) / var(--v)); }

@@ -1,4 +1,4 @@
-"""KnOTS: a basis that all LoRAs of a target share, and their coordinates in it (Stoica et al., arXiv:2410.19735).
+"""KnOTS: a basis that all LoRAs of a target share, and their coordinates in it.
 
 `[Δ_1 … Δ_n] = U Σ [V_1 … V_n]`: the basis is `U Σ`, a merge acts on the blocks `V_k`, and a linear one changes
 nothing by it. Source: seed, Quality Enhancements: KnOTS, for the limit of 256. Departure: the seed's projection
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core.params import Span
 
+PAPER = "Stoica et al. 2024, arXiv:2410.19735"
 SMALLEST = 1e-6  # relative to the largest singular value; what is smaller is rounding, and no direction
 
 

@@ -1,4 +1,4 @@
-"""DO-merging: LoRAs get orthogonal directions and keep their norms (after arXiv:2505.15875).
+"""DO-merging: LoRAs get orthogonal directions and keep their norms.
 
 Source: seed, Quality Enhancements: DO-Merging: modified Gram-Schmidt by descending norm. (The paper moves the factors
 by gradient descent on a loss of the same intent.) It recombines the LoRAs, so the Gram matrix is enough. Departures, by
@@ -13,6 +13,7 @@ by gradient descent on a loss of the same intent.) It recombines the LoRAs, so t
 import torch
 from torch import Tensor
 
+PAPER = "DO-merging: arXiv:2505.15875"
 ALIKE = 0.9
 SAME_NORM = 1e-6
 SPARE = 0.1  # of a direction's length outside the span of others; with less it has no room to turn in

@@ -1,4 +1,4 @@
-"""STAR: cut the tail of a LoRA's spectrum, and scale the rest up to make up for it (arXiv:2502.10339).
+"""STAR: cut the tail of a LoRA's spectrum, and scale the rest up to make up for it.
 
 Source: `spec/newer-features.md` §2.2. As published, what comes back is the sum of the singular values, so that the
 Frobenius norm grows, by half where half of a flat spectrum goes; `restored="frobenius"` keeps that norm instead.
@@ -12,6 +12,7 @@ from torch import Tensor
 from ..core.params import Choice, Span
 from ..core.spectrum import leading, spectrum
 
+PAPER = "STAR: arXiv:2502.10339"
 OFF = 100.0
 ROUNDING = 1e-6  # a share that is reached but for rounding is reached
 

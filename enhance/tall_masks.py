@@ -1,4 +1,4 @@
-"""TALL-masks: what one LoRA changes more than all others together stays its own (Wang et al., arXiv:2405.07813).
+"""TALL-masks: what one LoRA changes more than all others together stays its own.
 
 Source: seed, Quality Enhancements: TALL-Masks. Such entries are taken out before the merge and put back after it, at
 the LoRA's strength. (The paper compares with the sum of the others, signs included, and drops what is one LoRA's own;
@@ -13,6 +13,8 @@ from torch import Tensor
 
 from ..core.device import total
 from ..core.params import Span
+
+PAPER = "Wang et al. 2024, arXiv:2405.07813"
 
 
 def enhance(

@@ -1,4 +1,4 @@
-"""TAME: turn a LoRA down where it is large beside the weight that it changes (arXiv:2602.02543).
+"""TAME: turn a LoRA down where it is large beside the weight that it changes.
 
 Source: `spec/newer-features.md` §2.2. Departure, by its recommendation: the strength counts, so that a LoRA at a tenth
 of its strength is judged by a tenth of its norm.
@@ -8,6 +8,7 @@ from typing import Annotated
 
 from ..core.params import Span
 
+PAPER = "TAME: arXiv:2602.02543"
 SMALLEST = 1e-8
 
 

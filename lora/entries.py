@@ -103,7 +103,10 @@ class Contribution:
             StackError: the base weight is needed and not to be had.
         """
         base = self._base(model) if self.module.base_reason else None
-        delta = file.load(self.module, base)
+        return self.placed(file.load(self.module, base))
+
+    def placed(self, delta: Delta) -> Delta:
+        """A delta of its whole module as its target has it."""
         if self.swap_halves:
             delta = delta.halves_swapped()
         if self.part is not None:

@@ -99,9 +99,10 @@ class Stack:
 
     def load(self, group: Group) -> list[Delta]:
         """The deltas of one group, in factors, in the order of its contributions."""
-        return [self._load(one) for one in group.contributions]
+        return [self.load_one(one) for one in group.contributions]
 
-    def _load(self, one: Contribution) -> Delta:
+    def load_one(self, one: Contribution) -> Delta:
+        """The delta of one contribution."""
         entry = self.entries[one.entry]
         delta = one.load(entry.file, self.model)
         # What a formula made has been cleaned where it was made.

@@ -26,6 +26,8 @@ Expect: TypeAlias = Callable[
 ]
 """What is to be expected of element-wise work, as `elements.expected` says it."""
 
+NOTHING = "nothing to blend here"
+
 
 def mean_strength(strengths: Tensor) -> float:
     """`S(w) = Σw² / Σ|w|`: 1 for strengths of ±1, `|w|` for one LoRA, and twice for twice the strengths."""
@@ -42,6 +44,7 @@ class Blend:
         is_preserved: `(n,)`.
         method: the method's name.
         reason: why this one.
+        rule: what chose it, without what it went by.
         norm: of the blend, without what is preserved; from a sample, if there is element-wise work.
         across: the dot product of that blend with what is preserved; only of element-wise work.
         work: the element-wise work, or None where the blend is a combination.
@@ -52,6 +55,7 @@ class Blend:
     is_preserved: Tensor
     method: str
     reason: str
+    rule: str
     norm: float
     across: float = 0.0
     work: Work | None = None
@@ -80,15 +84,16 @@ def blend_group(
     """
     strengths = strengths_on(stack, one)
     is_preserved = torch.tensor([stack.entries[index].preserve for index in one.entries])
-    blend = Blend(torch.where(is_preserved, strengths, 0.0), is_preserved, "weighted_sum", "", 0.0)
+    blend = Blend(torch.where(is_preserved, strengths, 0.0), is_preserved, "weighted_sum", "", "", 0.0)
     places = taking_part(stack, one)
     if len(places) == 0:
-        return replace(blend, reason="nothing to blend here")
-    method, reason = choose(recipe, related)
+        return replace(blend, reason=NOTHING, rule=NOTHING)
+    chosen_by = choose(recipe, related)
+    method, reason = chosen_by.method, chosen_by.reason
     module = METHODS[method]
     shares = strengths.new_tensor([factors[one.entries[index]] for index in places.tolist()])
     weights = tamed(stack, recipe, group, one.gram.diagonal()[places], strengths[places]) * shares
-    blend = replace(blend, method=method, reason=reason)
+    blend = replace(blend, method=method, reason=reason, rule=chosen_by.rule)
     if needs_work(stack, recipe, one, places, method):
         work = _work(stack, recipe, group, one, places, weights, module)
         deltas = stack.load(group)

@@ -74,6 +74,10 @@ class InnerFile(LoraFile):
         """Itself: its own files were asked when it was planned."""
         return self
 
+    def group_of(self, module: Module) -> Group:
+        """What it merges into one of its modules."""
+        return self.stack.groups[self._places[module.key]]
+
     def load(self, module: Module, base: Tensor | None = None) -> Delta:
         """The result on one target.
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from ..core.errors import ProofError
 from ..lora.file import LoraFile
 from ..lora.formats import Module
@@ -45,3 +47,11 @@ def counterparts(
             f" {AGAIN}"
         )
     return [saved.modules[name] for name in names]
+
+
+def allowed_difference(dtype: torch.dtype) -> float:
+    """How far a file may be from the same merge done again: its dtype's rounding, which machines do apart.
+
+    On the machine that saved it, the difference is 0.
+    """
+    return max(1e-6, torch.finfo(dtype).eps / 2)

@@ -65,6 +65,7 @@ class TargetPlan:
         method: the merge method of the blend.
         norm: the Frobenius norm of the result; expected from a sample, if there is work.
         reason: why this method, in words.
+        rule: the reason without what is of this target alone: what reports count.
         work: what is done element by element, with scales in it; None for a combination.
     """
 
@@ -75,6 +76,7 @@ class TargetPlan:
     method: str
     norm: float
     reason: str
+    rule: str = ""
     work: Work | None = None
 
 
@@ -179,6 +181,7 @@ def _target_plan(given: object) -> TargetPlan:
         method=as_text(fields["method"]),
         norm=as_number(fields["norm"]),
         reason=as_text(fields["reason"]),
+        rule=as_text(fields.get("rule", "")),
         work=work,
     )
 
@@ -268,6 +271,7 @@ def make_plan(
                 method=blend.method,
                 norm=_norm(blend, scale, combined_norm(one.gram, coefficients)),
                 reason=blend.reason,
+                rule=blend.rule,
                 work=_scaled(blend.work, scale),
             )
         )

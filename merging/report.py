@@ -2,19 +2,36 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from math import hypot
+from dataclasses import asdict, dataclass, field
+from math import fsum, hypot
 from typing import Any
 
-from ..analysis.blocks import block_of
-from ..analysis.pairs import Pair, pair_lines, pairs
+import torch
+
+from ..analysis.pairs import Pair, pairs
 from ..analysis.similarity import Measured, norms, strengths_on
+from ..core.threads import one_thread
+from ..lora.coverage import squared_norm
 from ..lora.stack import Stack
+from .cost import Cost
+from .leaves import Leaf, leaves_of
 from .losses import loss_notes
 from .patch import Patch
 from .plan import Plan
-from .retention import percent, retention
+from .report_text import report_lines
+from .retention import retention
 from .scale import Branch
+from .summary import (
+    Choices,
+    Form,
+    Loudness,
+    Worked,
+    choices_of,
+    forms_of,
+    loudness_of,
+    methods_by_block,
+    work_of,
+)
 
 LOUDEST = 3.0
 LOUDEST_OF = {"flux": 5.0}  # transformers bear more than UNets
@@ -22,9 +39,24 @@ LOUDEST_OF = {"flux": 5.0}  # transformers bear more than UNets
 
 @dataclass(frozen=True)
 class SourceReport:
-    """One entry: what it brought and what is left of it; `held` is why it is preserved though nobody asked.
+    """One entry: what it brought and what is left of it.
 
-    `norm` is that of all its deltas at its strengths; `retention` and `blocks` are relative to its strength.
+    Attributes:
+        label: of its file.
+        strength: on the model.
+        clip_strength: on the text encoders.
+        preserve: it was kept out of the blend and added on top.
+        target_count: targets that it acts on.
+        unmatched_count: of its modules, those that have no place in the model.
+        mean_rank: over its targets.
+        norm: of all its deltas at its strengths.
+        retention: the share of it that is left, relative to its strengths.
+        blocks: the same by block.
+        held: why it is preserved though nobody asked.
+        conflict_mode: at which entries it acts.
+        key_filter: on which targets it acts.
+        skipped_share: of its energy, `Σ‖Δ‖²`, what the modules without a place would have been; of those that can be
+            read without a base weight.
     """
 
     label: str
@@ -38,11 +70,25 @@ class SourceReport:
     retention: float
     blocks: dict[str, float]
     held: str = ""
+    conflict_mode: str = "all"
+    key_filter: str = "all"
+    skipped_share: float = 0.0
 
     @property
     def mark(self) -> str:
         """What became of it, in a word or two, if it took no part in the blend."""
         return "" if not self.preserve else "held out" if self.held else "preserved"
+
+
+@dataclass(frozen=True)
+class Inner:
+    """What a formula merged first: its name, how, and how loud."""
+
+    label: str
+    labels: tuple[str, ...]
+    target_count: int
+    choices: tuple[Choices, ...]
+    scales: tuple[Branch, ...]
 
 
 @dataclass(frozen=True)
@@ -54,6 +100,12 @@ class Report:
         pairs: how they relate, over all targets they share.
         methods: how many targets each method took.
         blocks: per block, how many targets each method took.
+        choices: which rule chose which method, and how often.
+        work: what was done element by element.
+        forms: the forms of the results.
+        loudness: per block, the norm of the plain sum and of the result.
+        inner: what a formula merged first.
+        leaves: the LoRAs inside of that.
         scales: of the model and of the text encoders.
         target_count: targets in the result; `clip_count` of them in text encoders.
         ranks: smallest and largest rank of the result.
@@ -64,6 +116,7 @@ class Report:
             to 5.
         family: the model family, in words.
         notes: what the user should know.
+        cost: memory and time; None if nobody looked.
     """
 
     sources: tuple[SourceReport, ...]
@@ -81,6 +134,13 @@ class Report:
     suggested_strength: float
     family: str
     notes: tuple[str, ...]
+    choices: tuple[Choices, ...] = ()
+    work: tuple[Worked, ...] = ()
+    forms: tuple[Form, ...] = ()
+    loudness: dict[str, Loudness] = field(default_factory=dict)
+    inner: tuple[Inner, ...] = ()
+    leaves: tuple[Leaf, ...] = ()
+    cost: Cost | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -88,22 +148,35 @@ class Report:
 
     def text(self) -> str:
         """The report for a terminal or a node."""
-        return "\n".join(_lines(self))
+        return "\n".join(report_lines(self))
 
 
-def make_report(stack: Stack, plan: Plan, measured: Sequence[Measured], patches: Sequence[Patch]) -> Report:
-    """Report on a finished merge."""
-    blocks: dict[str, dict[str, int]] = {}
-    for target in plan.targets:
-        counts = blocks.setdefault(block_of(target.target), {})
-        counts[target.method] = counts.get(target.method, 0) + 1
+def make_report(
+    stack: Stack,
+    plan: Plan,
+    measured: Sequence[Measured],
+    patches: Sequence[Patch],
+    cost: Cost | None = None,
+) -> Report:
+    """Report on a finished merge.
+
+    Args:
+        stack: what was merged.
+        plan: how.
+        measured: what the plan was made from.
+        patches: the result.
+        cost: what it took, if somebody looked.
+
+    Raises:
+        FileError: what has no place in the model cannot be read, to say how much it is.
+    """
     worst = max(patches, key=lambda patch: patch.error)
     ranks = [patch.rank for patch in patches]
     return Report(
         sources=_sources(stack, plan, measured, patches),
         pairs=tuple(pairs(stack, measured)),
         methods=dict(Counter(target.method for target in plan.targets).most_common()),
-        blocks=blocks,
+        blocks=methods_by_block(plan.targets),
         scales=plan.scales,
         target_count=len(patches),
         clip_count=sum(patch.target.is_clip for patch in patches),
@@ -115,7 +188,19 @@ def make_report(stack: Stack, plan: Plan, measured: Sequence[Measured], patches:
         suggested_strength=_suggested(stack, plan, measured, patches),
         family=stack.family.title if stack.family else "unknown architecture, merged by module name",
         notes=(*plan.notes, *loss_notes(plan.recipe, patches)),
+        choices=choices_of(plan.targets),
+        work=work_of(plan.targets),
+        forms=forms_of(patches),
+        loudness=loudness_of(stack, plan, measured, patches),
+        inner=tuple(_inner(label, one) for label, one in plan.inner.items()),
+        leaves=leaves_of(stack, patches),
+        cost=cost,
     )
+
+
+def _inner(label: str, plan: Plan) -> Inner:
+    labels = tuple(source.label for source in plan.sources)
+    return Inner(label, labels, len(plan.targets), choices_of(plan.targets), plan.scales)
 
 
 def _sources(
@@ -123,6 +208,7 @@ def _sources(
 ) -> tuple[SourceReport, ...]:
     left = retention(stack, plan, measured, patches)
     loud = norms(stack, measured).tolist()
+    skipped = _skipped(stack, measured)
     ranks: list[list[int]] = [[] for _ in stack.entries]
     for group in stack.groups:
         for contribution in group.contributions:
@@ -140,9 +226,30 @@ def _sources(
             left[index].overall,
             left[index].blocks,
             source.held,
+            source.conflict_mode,
+            source.key_filter,
+            skipped[index],
         )
         for index, source in enumerate(plan.sources)
     )
+
+
+def _skipped(stack: Stack, measured: Sequence[Measured]) -> list[float]:
+    """Per entry, which share of its energy the modules carry that the model does not have."""
+    used: list[list[float]] = [[] for _ in stack.entries]
+    for one in measured:
+        for place, entry in enumerate(one.entries):
+            used[entry].append(max(float(one.gram[place, place]), 0.0))
+    shares = []
+    with torch.no_grad(), one_thread():
+        for entry, names, energies in zip(stack.entries, stack.unmatched, used, strict=True):
+            found = map(entry.file.modules.__getitem__, names)
+            lost = fsum(squared_norm(entry.file.load(one)) for one in found if not one.base_reason)
+            total = lost + fsum(energies)
+            shares.append(lost / total if total > 0 else 0.0)
+            if names:
+                entry.file.tensors.release()
+    return shares
 
 
 def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured], patches: Sequence[Patch]) -> float:
@@ -155,48 +262,3 @@ def _suggested(stack: Stack, plan: Plan, measured: Sequence[Measured], patches: 
         merged += patch.norm
     loudest = LOUDEST_OF.get(plan.family or "", LOUDEST)
     return min(max(inputs / merged, 1.0), loudest) if merged > 0 else 1.0
-
-
-def branch_line(branch: Branch, labels: Sequence[str]) -> str:
-    """What a branch is multiplied by, in words: one scale, or what every LoRA is turned down to."""
-    turned = zip(labels, branch.factors, strict=True)
-    parts = [f"{label} × {factor:.2f}" for label, factor in turned if factor < 1.0]
-    if not parts:
-        return f"Scale of the {branch.title}: {branch.scale:.3f} ({branch.reason})."
-    if len(parts) < len(branch.factors):
-        parts.append("others as they are")
-    if branch.scale != 1.0:
-        parts.append(f"all of it × {branch.scale:.3f}")
-    return f"Balance of the {branch.title}: {', '.join(parts)} ({branch.reason})."
-
-
-def _lines(report: Report) -> list[str]:
-    width = max(len(source.label) for source in report.sources)
-    count = len(report.sources)
-    lines = [f"LoRA Alloy: {count} LoRA{'s' * (count != 1)} merged for {report.family}", ""]
-    lines.append(f"{'LoRA':<{width}}  strength    CLIP  targets  rank     norm   left")
-    for source in report.sources:
-        lines.append(
-            f"{source.label:<{width}} "
-            f" {source.strength:8.3g}{source.clip_strength:8.3g}{source.target_count:9d}"
-            f"{source.mean_rank:6.0f}{source.norm:9.3g}{percent(source.retention):>7}"
-            + (f"  {source.mark}" if source.mark else "")
-        )
-    lines += ["", *pair_lines(report.pairs), ""] if report.pairs else [""]
-    methods = ", ".join(f"{method} {count}" for method, count in report.methods.items())
-    lines.append(
-        f"Targets: {report.target_count}, {report.clip_count} of them in text encoders. Methods: {methods}."
-    )
-    for branch in report.scales:
-        lines.append(branch_line(branch, [source.label for source in report.sources]))
-    low, high = report.ranks
-    lines.append(
-        f"Result: rank {low if low == high else f'{low} to {high}'}, {report.size_bytes / 1e6:.1f} MB, norm"
-        f" {report.norm:.3g}. Largest error {report.error:.1e}, on {report.worst}."
-    )
-    if report.suggested_strength > 1.005:
-        lines.append(
-            f"Up to strength {report.suggested_strength:.2f} it is no louder than its parts are on average."
-        )
-    lines += (f"Note: {note}" for note in report.notes)
-    return lines

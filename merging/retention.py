@@ -3,7 +3,7 @@
 1 is fully there, 0 gone, negative reversed; above 1, another LoRA pushes the same way (`design.md` §1.3).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,14 +48,16 @@ def retention(
             # Weighted by strength: a text encoder at half strength counts for what it does.
             sums[0] += float(projected[place]) * strength
             sums[1] += float(one.gram[place, place]) * strength * strength
-    return tuple(
-        Retention(
-            _share(sum(top for top, _ in blocks.values()), sum(bottom for _, bottom in blocks.values())),
-            {name: _share(top, bottom) for name, (top, bottom) in blocks.items()},
-        )
-        if blocks
-        else Retention(0.0, {})
-        for blocks in kept
+    return tuple(map(shares_of, kept))
+
+
+def shares_of(blocks: Mapping[str, Sequence[float]]) -> Retention:
+    """Retention from sums by block: of what is left, `w⟨M, Δ⟩`, and of what there was, `w²‖Δ‖²`."""
+    if not blocks:
+        return Retention(0.0, {})
+    return Retention(
+        _share(sum(top for top, _ in blocks.values()), sum(bottom for _, bottom in blocks.values())),
+        {name: _share(top, bottom) for name, (top, bottom) in blocks.items()},
     )
 
 

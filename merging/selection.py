@@ -110,20 +110,36 @@ def _weighted(pairs: Sequence[tuple[float, float]]) -> float:
     return sum(value * weight for value, weight in pairs) / total
 
 
-def choose(recipe: Recipe, one: Relation) -> tuple[str, str]:
-    """The method for one target, and the reason in words."""
+@dataclass(frozen=True)
+class Choice:
+    """A method, the rule that chose it, and what the rule went by; both in words."""
+
+    method: str
+    rule: str
+    facts: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why, in words."""
+        return f"{self.facts}; {self.rule}" if self.facts else self.rule
+
+
+def choose(recipe: Recipe, one: Relation) -> Choice:
+    """The method for one target, and why."""
     if one.count == 1:
-        return SUM, "one LoRA alone"
+        return Choice(SUM, "one LoRA alone")
     facts = f"{one.count} LoRAs, mean cosine {one.cosine:+.2f}"
     if recipe.scope == "additive":
-        return SUM, f"{facts}; everything is added, as asked"
+        return Choice(SUM, "everything is added, as asked", facts)
     if recipe.method != AUTO:
-        return recipe.method, f"{facts}; as asked"
+        return Choice(recipe.method, "as asked", facts)
     is_opposed = one.cosine < OPPOSED and one.excess > TORN
     if is_opposed:
-        return "ties", f"{facts}, {one.excess:.0%} of signs torn beyond chance: opposed"
+        return Choice("ties", "opposed", f"{facts}, {one.excess:.0%} of signs torn beyond chance")
     if recipe.strategy_set == "full":
-        return SUM, f"{facts}; balanced" if recipe.is_balanced else facts
+        return Choice(SUM, "balanced" if recipe.is_balanced else "added up", facts)
     if one.cosine > ALIKE and recipe.strategy_set == "no_slerp":
-        return "consensus", f"{facts}: alike"
-    return AVERAGE, facts
+        return Choice("consensus", "alike", facts)
+    return Choice(
+        AVERAGE, "neither opposed nor alike" if recipe.strategy_set == "no_slerp" else "not opposed", facts
+    )

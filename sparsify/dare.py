@@ -1,4 +1,4 @@
-"""DARE: drop entries at random, and scale the rest up to make up for it (arXiv:2311.03099).
+"""DARE: drop entries at random, and scale the rest up to make up for it.
 
 Source: seed, Sparsification Methods: DARE, with its dampening. DAREx (arXiv:2410.09344) puts another factor in the
 place of `1 / density` and fits it to data; `1 / density^(1 − dampening)` is the seed's form, without data.
@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from ..core.params import Span
+
+PAPER = "Yu et al. 2023, arXiv:2311.03099"
 
 
 def sparsify(

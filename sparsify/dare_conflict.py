@@ -12,6 +12,8 @@ from torch import Tensor
 from ..core.params import Span
 from . import dare
 
+PAPER = "DARE: Yu et al. 2023, arXiv:2311.03099"
+
 
 def sparsify(
     delta: Tensor,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core.params import Span
 
+PAPER = "Deep et al. 2024, arXiv:2406.11617"
 WIDEST = 0.3  # between the odds of the largest entry of a row and those of the smallest
 _STEPS = 1 << 24  # of `uniform` between 0 and 1
 

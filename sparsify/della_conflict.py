@@ -12,6 +12,8 @@ from torch import Tensor
 from ..core.params import Span
 from . import della
 
+PAPER = "DELLA: Deep et al. 2024, arXiv:2406.11617"
+
 
 def sparsify(
     delta: Tensor,

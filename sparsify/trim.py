@@ -1,4 +1,4 @@
-"""Trim: keep the largest entries of a delta, the first step of TIES (arXiv:2306.01708).
+"""Trim: keep the largest entries of a delta, the first step of TIES.
 
 Source: seed, Merge Algorithms: TIES, step 1. The threshold is that of one target; the paper's is one for the whole
 model, which starves the targets that a LoRA changes least. It is a magnitude that occurs, not the interpolated
@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn.functional import hardshrink
 
 from ..core.params import Span
+
+PAPER = "Yadav et al. 2023, arXiv:2306.01708"
 
 
 def sparsify(delta: Tensor, *, density: Annotated[float, Span(0.01, 1.0)] = 0.5, threshold: float) -> Tensor:

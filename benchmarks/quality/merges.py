@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 
 def recipes() -> dict[str, "Recipe"]:
-    """Every configuration by name: the default, the presets, every method at every scale, every step."""
+    """Every configuration by name: the default and its sets, presets, every method at every scale, every step."""
     from lora_alloy import Recipe
     from lora_alloy.merging.methods import METHODS
     from lora_alloy.merging.presets import PRESETS
 
     found = {DEFAULT: Recipe(), PLAIN_SUM: Recipe(method="weighted_sum", auto_strength=False)}
     found |= {f"preset {name}": preset for name, preset in PRESETS.items()}
+    found |= {f"default, {words}": Recipe(strategy_set=words) for words in ("no_slerp", "basic")}
+    found["default, scope global"] = Recipe(scope="global")
     for method in METHODS:
         for scale in ("none", "mean", "strongest"):
             # A scale to the mean or the strongest norm leaves auto-strength nothing to do.
@@ -43,6 +45,7 @@ def recipes() -> dict[str, "Recipe"]:
             if method in METHODS:
                 found[f"{step} + {method}, auto-strength"] = Recipe(method=method, **{field: step})
         found[f"{step} + default"] = Recipe(**{field: step})
+    found["star_eta 90 + default"] = Recipe(star_eta=90.0)
     return found
 
 

@@ -5,8 +5,10 @@ what came out differently is judged again.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
@@ -85,26 +87,30 @@ class Judge:
 def judged(
     models: Path, zoo: str, recipes: Mapping[str, "Recipe"], cache: Path, processes: int = PROCESSES
 ) -> list[Row]:
-    """Every recipe on every stack of a zoo, stacks in their order."""
-    known = _remembered(cache)
+    """Every recipe on every stack of a zoo, stacks in their order; each is remembered as soon as it is done."""
     tasks = [(kind, stack.split()) for kind, stacks in STACKS.items() for stack in stacks]
-    shares = [tasks[place::processes] for place in range(processes)]
     found: list[Row] = []
-    with get_context("spawn").Pool(processes) as pool:
-        for rows in pool.imap(_work, [(models, zoo, recipes, known, share) for share in shares]):
+    given = (models, zoo, recipes, _remembered(cache))
+    with get_context("spawn").Pool(processes, _begin, given) as pool:
+        for rows in pool.imap(_judged, tasks):
             found += rows
             _remember(cache, rows)
-    order = {tuple(stack): place for place, (_, stack) in enumerate(tasks)}
-    return sorted(found, key=lambda row: order[row.stack])
+            print(f"{zoo}: {len(found) // len(recipes)} of {len(tasks)} stacks", file=sys.stderr, flush=True)
+    return found
 
 
-def _work(
-    given: tuple[Path, str, Mapping[str, "Recipe"], dict[str, Truth], list[tuple[str, list[str]]]],
-) -> list[Row]:
-    models, zoo, recipes, known, tasks = given
+_worker: Callable[[str, Sequence[str]], list[Row]]  # one a process
+
+
+def _begin(models: Path, zoo: str, recipes: Mapping[str, "Recipe"], known: dict[str, Truth]) -> None:
+    global _worker
     torch.set_num_threads(1)
     judge = Judge.of(models, zoo)
-    return [row for kind, stack in tasks for row in judge.rows(zoo, kind, stack, recipes, known)]
+    _worker = partial(judge.rows, zoo, recipes=recipes, known=known)
+
+
+def _judged(task: tuple[str, Sequence[str]]) -> list[Row]:
+    return _worker(*task)
 
 
 def _remembered(cache: Path) -> dict[str, Truth]:

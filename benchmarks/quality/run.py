@@ -2,8 +2,9 @@
 
     python benchmarks/quality/run.py [--zoo hot gentle] [--models DIR] [--only NAME...] [--out FILE]
 
-Models that the folder lacks are trained first, about twenty minutes on one core for everything. A whole run takes six
-CPU minutes and writes docs/quality.md; one of some zoos or recipes only prints. What was judged once is remembered.
+Models that the folder lacks are trained first, about twenty minutes on one core for everything. A whole run takes half
+a CPU hour and writes docs/quality.md and the numbers in docs/methods.md; one of some zoos or recipes only prints. What
+was judged once is remembered.
 Needs scikit-learn, for its images of digits.
 """
 
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 from merges import DEFAULT, ROOT, recipes
-from page import page
+from page import page, with_numbers
 from rows import judged
 from tables import Results
 from training import train_missing
@@ -49,6 +50,9 @@ def main() -> None:
     out = asked.out or (ROOT / "docs" / "quality.md" if is_whole else None)
     if out:
         out.write_text(text, encoding="utf-8")
+    if is_whole and not asked.out:
+        methods = ROOT / "docs" / "methods.md"
+        methods.write_text(with_numbers(methods.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """Rows as Markdown: quality overall and by kind of stack, with bootstrap intervals over the stacks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from merges import DEFAULT
+from merges import DEFAULT, PLAIN_SUM
 from rows import Row
 from truth import Truth
 from zoo import STACKS
 
 DRAWS = 2000
+LEAST = {"hot": 0.57, "gentle": 0.54}
+FARTHEST, HARMFUL = 0.10, 0.10
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
@@ -57,6 +59,34 @@ class Results:
         """Q of every recipe on every stack, the best recipe first."""
         found = {name: self.of(name, lambda truth: truth.quality) for name in self.names}
         return dict(sorted(found.items(), key=lambda item: -item[1].mean()))
+
+    def quality_of(self, name: str) -> float:
+        """The mean Q of a recipe, under any of its names.
+
+        Raises:
+            KeyError: it was not judged.
+        """
+        return float(self.quality[self.first_name(name)].mean())
+
+    def first_name(self, name: str) -> str:
+        """The name under which a recipe's numbers are kept.
+
+        Raises:
+            KeyError: it was not judged.
+        """
+        for first, names in self.names.items():
+            if name in names:
+                return first
+        raise KeyError(name)
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The recipes that are one method on every target, with nothing before it; first names."""
+        return [
+            first
+            for first, names in self.names.items()
+            if any(not name.startswith((DEFAULT, "preset")) and " + " not in name for name in names)
+        ]
 
     def by_kind(self, name: str) -> dict[str, float]:
         """The mean Q of a recipe on each kind of stack."""
@@ -114,7 +144,7 @@ def kinds_table(results: Results) -> str:
 
 def default_lines(results: Results) -> str:
     """How the default stands against the best fixed recipe on every kind of stack."""
-    default = next(first for first, names in results.names.items() if DEFAULT in names)
+    default = results.first_name(DEFAULT)
     each, lines = results.by_kind(default), []
     for kind in STACKS:
         chosen = max(results.names, key=lambda name: results.by_kind(name)[kind])
@@ -122,6 +152,38 @@ def default_lines(results: Results) -> str:
         spread = "{:.3f} [{:.2f}, {:.2f}]".format(*interval(gap))
         lines.append([kind, f"{each[kind]:.3f}", chosen, f"{results.best[kind]:.3f}", spread])
     return _table(["kind", "Q of the default", "best fixed recipe", "its Q", "difference"], lines)
+
+
+def promises_table(found: Mapping[str, Results]) -> str:
+    """What the default is to reach, and what it reaches, in every zoo."""
+    least, farthest, harms = [], [], []
+    for zoo, results in found.items():
+        quality, wanted = results.quality_of(DEFAULT), LEAST[zoo]
+        least.append(f"{_met(round(quality, 3) >= wanted)}: {quality:.3f} of {wanted:.2f}")
+        default = results.first_name(DEFAULT)
+        own, each = results.by_kind(default), [results.by_kind(name) for name in results.methods]
+        gaps = {kind: max(one[kind] for one in each) - own[kind] for kind in STACKS}
+        kind = max(gaps, key=lambda one: gaps[one])
+        farthest.append(f"{_met(round(gaps[kind], 3) <= FARTHEST)}: {gaps[kind]:.3f} on {kind}")
+        harm, plain = (results.of(name, lambda truth: truth.excess).max() for name in (default, PLAIN_SUM))
+        harms.append(f"{_met(harm <= HARMFUL)}: {harm:.1%}; the plain sum {plain:.0%}")
+    head = ["promise", *(f"{zoo} zoo" for zoo in found)]
+    wanted = " and ".join(f"{LEAST[zoo]:.2f} ({zoo})" for zoo in found)
+    return _table(
+        head,
+        [
+            [f"Q is at least {wanted}", *least],
+            [f"at most {FARTHEST:.2f} behind the best method on every kind of stack", *farthest],
+            [
+                f"never the damage of a plain sum: the largest excess of a stack is at most {HARMFUL:.0%}",
+                *harms,
+            ],
+        ],
+    )
+
+
+def _met(is_met: bool) -> str:
+    return "kept" if is_met else "**missed**"
 
 
 def _title(results: Results, name: str) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 from ...core.spectrum import effective_rank, leading, spectrum
 from .spherical import ANTIPODAL
 
+PAPER = "Fisher-weighted averaging: arXiv:2111.09832; MonoSoup: arXiv:2602.09689"
 DEGREE = 0
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .spherical import at_norm, combined_norm, directions, expected_norm, is_antipodal, signed
 
+PAPER = "Grove and Karcher 1973, How to conjugate C1-close group actions"
 DEGREE = 0
 STEPS = 1000  # a dozen do for a usual stack; directions almost all round take hundreds
 PATIENCE = 8  # steps without gain: what is left of the pull is rounding

@@ -7,6 +7,7 @@ share a direction come out louder than each of them, by up to the root of their 
 import torch
 from torch import Tensor
 
+PAPER = ""
 DEGREE = 0
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .spherical import ANTIPODAL, at_norm, combined_norm, expected_norm, is_antipodal, signed
 
+PAPER = "Shoemake 1985, Animating rotation with quaternion curves"
 DEGREE = 0
 PARALLEL = 1e-4
 

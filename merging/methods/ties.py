@@ -1,4 +1,4 @@
-"""TIES: trim, elect a sign for every entry, average the LoRAs that have it (Yadav et al., arXiv:2306.01708).
+"""TIES: trim, elect a sign for every entry, average the LoRAs that have it.
 
 Source: seed, Merge Algorithms: TIES, and Column-Wise Conflict Resolution. The trim is a sparsifier of its own, which
 any other may replace. A LoRA of negative strength is turned round first, and is then one of positive strength.
@@ -17,6 +17,7 @@ from torch import Tensor
 from ...core.device import double, total
 from ..recipe_words import Divisor, Unit, Vote
 
+PAPER = "Yadav et al. 2023, arXiv:2306.01708"
 SPARSIFIER = "trim"
 RATIO = 2.0 * (1 + 1e-6)  # norms that are exactly twofold, but for rounding, are not more than twofold
 

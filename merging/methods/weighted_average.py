@@ -6,6 +6,7 @@ Source: seed, Merge Algorithms: Weighted Average.
 import torch
 from torch import Tensor
 
+PAPER = "Model soups: Wortsman et al. 2022, arXiv:2203.05482"
 DEGREE = 0
 
 

@@ -5,6 +5,7 @@ Source: seed, Merge Algorithms: Weighted Sum.
 
 from torch import Tensor
 
+PAPER = "Task arithmetic: Ilharco et al. 2022, arXiv:2212.04089"
 DEGREE = 1
 
 

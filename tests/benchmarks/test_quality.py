@@ -1,6 +1,7 @@
 """The quality bench, on a model of random weights: what a judgement means does not depend on training."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,57 @@ def test_every_registered_method_and_preset_is_judged(files):
     assert found[DEFAULT] == Recipe()
     assert set(METHODS) <= {recipe.method for recipe in found.values()}
     assert {found[f"preset {name}"] for name in PRESETS} == set(PRESETS.values())
+
+
+def results(of_default: float, of_method: float, damage: float):
+    """One stack of each kind: the default, another method, and a plain sum that harms."""
+    from merges import DEFAULT, PLAIN_SUM
+    from rows import Row
+    from tables import Results
+    from truth import Truth
+    from zoo import STACKS
+
+    rows = []
+    for kind in STACKS:
+        for name, kept, harm in (
+            (DEFAULT, of_default, damage),
+            ("slerp, mean", of_method, 0.0),
+            (PLAIN_SUM, 0.5, 0.9),
+        ):
+            truth = Truth((kept + harm, kept + harm), (1.0, 1.0), None, harm, 0.0)
+            rows.append(Row("hot", kind, (kind, "other"), name, f"{name} {kind}", truth))
+    return Results(rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((0.6, 0.65, 0.01), ["kept: 0.600 of 0.57", "kept: 0.050 on", "kept: 1.0%; the plain sum 90%"]),
+        ((0.5, 0.65, 0.01), ["**missed**: 0.500 of 0.57", "**missed**: 0.150 on", "kept: 1.0%"]),
+        ((0.6, 0.5, 0.4), ["kept: 0.600", "kept: -0.100 on", "**missed**: 40.0%; the plain sum 90%"]),
+    ],
+)
+def test_a_promise_that_is_missed_is_called_so(files, given, says):
+    from tables import promises_table
+
+    lines = promises_table({"hot": results(*given)}).splitlines()[2:]
+    for line, said in zip(lines, says, strict=True):
+        assert said in line
+
+
+def test_a_method_that_comes_to_the_same_as_a_set_of_the_default_is_still_one(files):
+    from tables import Results
+
+    rows = results(0.6, 0.5, 0.0).rows
+    same = [replace(row, recipe=f"default, {row.recipe[:5]}") for row in rows if row.recipe == "slerp, mean"]
+    assert Results([*same, *rows]).methods == ["default, slerp", "plain sum"]
+
+
+def test_numbers_are_put_where_the_page_on_methods_names_a_recipe(files):
+    from page import with_numbers
+
+    found = {"hot": results(0.6, 0.5, 0.0), "gentle": results(0.25, 0.5, 0.0)}
+    page = "Measured: `default`: Q – hot, – gentle. `unknown`: Q 0.1 hot, 0.2 gentle; `slerp, mean`: nothing."
+    assert with_numbers(page, found) == (
+        "Measured: `default`: Q 0.600 hot, 0.250 gentle. `unknown`: Q – hot, – gentle; `slerp, mean`: nothing."
+    )

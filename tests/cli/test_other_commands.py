@@ -9,8 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lora_alloy.cli import COMMANDS, main
+from lora_alloy.enhance import ENHANCERS
 from lora_alloy.merging.methods import METHODS
 from lora_alloy.merging.presets import PRESETS
+from lora_alloy.sparsify import SPARSIFIERS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 README = ROOT / "docs" / "command-line.md"
@@ -119,9 +121,23 @@ def test_analyze_tells_machines_too(run, loras, tmp_path):
 def test_methods_lists_all_there_is(run):
     ran = run("methods")
     told = json.loads(run("methods", "--json", "-").out)
-    for name in (*METHODS, *PRESETS):
-        assert name in ran.out
-    assert told["methods"].keys() == set(METHODS)
+    lines = ran.out.splitlines()
+    steps = {"sparsifiers": SPARSIFIERS, "enhancers": {**ENHANCERS, "column_wise": None}}
+    for group, modules in {"methods": METHODS, **steps}.items():
+        assert told[group].keys() == set(modules)
+        for name, module in dict(modules).items():
+            place = next(at for at, line in enumerate(lines) if line.startswith(f"  {name:<17} "))
+            assert (
+                told[group][name]["summary"] in lines[place] and told[group][name]["kind"] in lines[place + 1]
+            )
+            paper = module.PAPER if module else ""
+            assert (told[group][name]["paper"] or "") == paper and lines[place + 1].endswith(paper)
+            for param in told[group][name]["parameters"]:
+                assert f"{param['name']} = {param['default']}" in lines[place + 2]
+    assert {name for name, one in told["methods"].items() if one["kind"].startswith("linear")} == {
+        *("weighted_sum", "weighted_average", "slerp", "karcher", "normalize")
+    }
+    assert all(name in ran.out for name in PRESETS)
     assert told["presets"].keys() == set(PRESETS)
 
 
