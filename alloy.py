@@ -53,7 +53,7 @@ USAGE = """\
 python alloy.py demo             make three small LoRAs, merge them, prove the result, say where it is
 python alloy.py test [ARGS]      run the tests; ARGS are pytest's, paths count from this folder
 python alloy.py setup [GROUP...] only set up .venv; groups: dev (default), lint, peers, browser, workers
-python alloy.py COMMAND ...      inspect, analyze, merge, resize, convert, verify, methods;
+python alloy.py COMMAND ...      inspect, analyze, merge, tune, resize, convert, verify, methods, memory;
                                  `python alloy.py merge --help` explains one
 
 --yes, or LORA_ALLOY_YES=1       do not ask before a large download; LORA_ALLOY_YES=0: never start one

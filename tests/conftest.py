@@ -1,6 +1,7 @@
 """The tests name the checkout themselves: no install needed, no stale copy tested by mistake."""
 
 import importlib.util
+import signal
 import sys
 from pathlib import Path
 
@@ -11,3 +12,7 @@ if "lora_alloy" not in sys.modules:
     assert spec and spec.loader
     sys.modules["lora_alloy"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["lora_alloy"])
+
+# Whoever starts the tests in the background has them ignore Ctrl-C, and their children would, too.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -130,7 +130,9 @@ def test_whole_comes_before_tiles_and_tiles_before_the_cpu(caplog):
         caplog.clear()
         with SmallDevice(limit) as there:
             values("ties", deltas, NAME)
-        said[limit] = [record.getMessage().split(" on ")[0] for record in caplog.records]
+        said[limit] = [
+            record.getMessage().removeprefix("[LoRA Alloy] ").split(" on ")[0] for record in caplog.records
+        ]
         assert there.refusals == len(said[limit])
     whole, tiled = "target could not be merged whole", "target could not be merged in tiles"
     assert list(said.values()) == [[], [whole], [whole, tiled]]
