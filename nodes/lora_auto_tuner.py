@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .auto_tuning import auto_tune
-from .merge_widgets import widgets
+from .merge_widgets import sockets, widgets
 from .tuner_settings import asked_of, refused
-from .types import CATEGORY, EVALUATOR, LORA_DATA, LORA_STACK, TUNER_DATA
+from .types import CATEGORY, EVALUATOR, LORA_DATA, TUNER_DATA
 
 
 class LoRAAutoTuner:
@@ -34,12 +34,11 @@ class LoRAAutoTuner:
     def INPUT_TYPES(cls) -> dict[str, dict[str, Any]]:  # noqa: N802
         return {
             "required": {
-                "model": ("MODEL", {"tooltip": "The model the LoRAs were trained for. It is not changed."}),
-                "lora_stack": (LORA_STACK, {"tooltip": "A stack of LoRAs, from this pack or any other."}),
+                **sockets("model", "lora_stack"),
                 **widgets("output_strength"),
             },
             "optional": {
-                "clip": ("CLIP", {"tooltip": "The text encoders; without them only the model is changed."}),
+                **sockets("clip"),
                 **widgets(
                     "clip_strength_multiplier",
                     "top_n",

@@ -11,7 +11,7 @@ from ..core.log import log
 from ..core.numbers import finite
 from ..merging.recipe import Recipe
 from . import bridge
-from .merge_widgets import widgets
+from .merge_widgets import sockets, widgets
 from .optimizing import Ready, applied, checked_strengths, merged, ready
 from .types import CATEGORY, LORA_DATA, LORA_STACK, TUNER_DATA
 
@@ -50,7 +50,7 @@ class LoRAMergeSelector:
                 **widgets("selection", "output_strength"),
             },
             "optional": {
-                "clip": ("CLIP", {"tooltip": "The text encoders; without them only the model is changed."}),
+                **sockets("clip"),
                 **widgets(
                     "clip_strength_multiplier", "auto_strength_floor", "decision_smoothing", "vram_budget"
                 ),

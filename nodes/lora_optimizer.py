@@ -6,11 +6,11 @@ from typing import Any
 
 from ..autotuner.tuner_data import recipe_of_candidate
 from ..merging.settings import recipe_of
-from .merge_widgets import MERGE_STRATEGY_OVERRIDE, hold_structural, refusal, widgets, words
+from .merge_widgets import MERGE_STRATEGY_OVERRIDE, hold_structural, refusal, sockets, widgets, words
 from .optimizing import Optimized, optimize
 from .settings import is_lazy, is_on_gpu
 from .tuned import followed, told
-from .types import CATEGORY, LORA_DATA, LORA_STACK, TUNER_DATA
+from .types import CATEGORY, LORA_DATA, TUNER_DATA
 
 MANUAL, PASSED_ON, REPLAYED = "manual", "from_autotuner", "from_tuner_data"
 
@@ -39,12 +39,11 @@ class LoRAOptimizer:
     def INPUT_TYPES(cls) -> dict[str, dict[str, Any]]:  # noqa: N802
         return {
             "required": {
-                "model": ("MODEL", {"tooltip": "The model the LoRAs were trained for. It is not changed."}),
-                "lora_stack": (LORA_STACK, {"tooltip": "A stack of LoRAs, from this pack or any other."}),
+                **sockets("model", "lora_stack"),
                 **widgets("output_strength"),
             },
             "optional": {
-                "clip": ("CLIP", {"tooltip": "The text encoders; without them only the model is changed."}),
+                **sockets("clip"),
                 **widgets(
                     "clip_strength_multiplier",
                     "auto_strength",

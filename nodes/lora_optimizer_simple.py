@@ -8,12 +8,12 @@ from ..autotuner.tuner_data import recipe_of_candidate
 from ..merging.recipe import Recipe
 from ..merging.settings import recipe_of
 from .auto_tuning import auto_tune
-from .merge_widgets import hold_structural, widgets
+from .merge_widgets import hold_structural, sockets, widgets
 from .optimizing import optimize
 from .settings import is_lazy, is_on_gpu
 from .tuned import followed
 from .tuner_settings import asked_of, holding
-from .types import CATEGORY, LORA_DATA, LORA_STACK, OPTIMIZER_SETTINGS, TUNER_DATA
+from .types import CATEGORY, LORA_DATA, OPTIMIZER_SETTINGS, TUNER_DATA
 
 
 class LoRAOptimizerSimple:
@@ -40,12 +40,11 @@ class LoRAOptimizerSimple:
     def INPUT_TYPES(cls) -> dict[str, dict[str, Any]]:  # noqa: N802
         return {
             "required": {
-                "model": ("MODEL", {"tooltip": "The model the LoRAs were trained for. It is not changed."}),
-                "lora_stack": (LORA_STACK, {"tooltip": "A stack of LoRAs, from this pack or any other."}),
+                **sockets("model", "lora_stack"),
             },
             "optional": {
                 **widgets("output_strength"),
-                "clip": ("CLIP", {"tooltip": "The text encoders; without them only the model is changed."}),
+                **sockets("clip"),
                 **widgets("clip_strength_multiplier"),
                 "tuner_data": (
                     TUNER_DATA,

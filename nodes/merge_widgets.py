@@ -6,6 +6,7 @@ from typing import Any
 
 from ..autotuner.legacy_scores import SPECTRA
 from ..merging.settings import known_words
+from .types import LORA_STACK
 from .widgets import Widget
 
 SCORING = ("own_foreign", "v2 (legacy)", "v1 (legacy)")
@@ -171,6 +172,20 @@ _WIDGETS: Mapping[str, Widget] = MappingProxyType(
         ),
     }
 )
+
+
+_SOCKETS: Mapping[str, Widget] = MappingProxyType(
+    {
+        "model": ("MODEL", {"tooltip": "The model the LoRAs were trained for. It is not changed."}),
+        "lora_stack": (LORA_STACK, {"tooltip": "A stack of LoRAs, from this pack or any other."}),
+        "clip": ("CLIP", {"tooltip": "The text encoders; without them only the model is changed."}),
+    }
+)
+
+
+def sockets(*names: str) -> dict[str, Widget]:
+    """What every merging node is connected to, by these names, in this order."""
+    return {name: _SOCKETS[name] for name in names}
 
 
 def widgets(*names: str) -> dict[str, Widget]:
