@@ -67,4 +67,6 @@ def _each(errors: Errors) -> Tensor:
     return each[~each.isnan()]
 
 
-SCORES: Registry[Callable[[Errors], float]] = Registry("score", {"own_foreign": own_foreign, "fair": fair, "worst": worst})
+SCORES: Registry[Callable[[Errors], float]] = Registry(
+    "score", {"own_foreign": own_foreign, "fair": fair, "worst": worst}
+)
