@@ -13,6 +13,8 @@ if "lora_alloy" not in sys.modules:
     sys.modules["lora_alloy"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["lora_alloy"])
 
-# Whoever starts the tests in the background has them ignore Ctrl-C, and their children would, too.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Whoever starts the tests in the background, or with `nohup`, has them ignore signals, and their children would, too.
+for name in ("SIGINT", "SIGHUP", "SIGTERM"):
+    number = getattr(signal, name, None)
+    if number is not None and signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
