@@ -6,7 +6,7 @@ import torch
 
 from lora_alloy.autotuner.pulls import Pulls, dot_products, row_space
 from lora_alloy.autotuner.reached import energies
-from lora_alloy.autotuner.scores import Errors, fair, own_foreign, worst
+from lora_alloy.autotuner.scores import Errors, own_foreign, worst
 from lora_alloy.lora.factors import LowRank
 from lora_alloy.lora.full import Dense, Kron
 
@@ -136,7 +136,6 @@ def test_a_score_typed_by_hand():
     each = (0.25 + 0.25) ** 0.5, (0.25 + 0.25 * 0.0625) ** 0.5
     assert own_foreign(errors) == pytest.approx(-sum(each) / 2)
     assert worst(errors) == pytest.approx(-max(each))
-    assert fair(errors) == pytest.approx(-0.75 * sum(each) / 2 - 0.25 * max(each))
 
 
 def test_scores_leave_out_loras_of_zeros_and_are_best_at_zero():
