@@ -48,7 +48,10 @@ def own_foreign(errors: Errors) -> float:
 
 
 def worst(errors: Errors) -> float:
-    """As `own_foreign`, of the LoRA that suffers most. It ranks less well than `own_foreign` (.47 and .25 over the same fifty-five)."""
+    """As `own_foreign`, of the LoRA that suffers most.
+
+    It ranks less well than `own_foreign` (.47 and .25 over the same fifty-five recipes).
+    """
     each = _each(errors)
     return -float(each.max()) if len(each) else 0.0
 
